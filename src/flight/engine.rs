@@ -36,6 +36,7 @@ use crate::flight::wait_slot::WaitSlot;
 use crate::invalidation::{ASKED_NOW, InvalidationLog};
 use crate::key::Key;
 use crate::lease::shared_store::SharedStore;
+use crate::lease::validity::ValidUntil;
 use crate::mode::Mode;
 use crate::observe::{CacheLabel, Observe, Occurrence};
 use crate::settings::Settings;
@@ -70,7 +71,7 @@ pub(crate) struct Engine<V> {
     mode: AtomicU8,
     /// Until then the remote vouches for the local copies, in nanoseconds of `clock`. Without a
     /// remote that is for ever.
-    vouched_until: AtomicU64,
+    valid_until: AtomicU64,
     /// Held while the mode changes.
     switching: Mutex<()>,
     pub(crate) tasks: TaskTracker,
@@ -102,7 +103,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             errors: ByteBudget::new(MOST_ERROR_BYTES),
             waiting: Arc::new(AtomicUsize::new(0)),
             mode: AtomicU8::new(Mode::On as u8),
-            vouched_until: AtomicU64::new(vouching::UNASKED),
+            valid_until: AtomicU64::new(ValidUntil::UNASKED.nanos()),
             switching: Mutex::new(()),
             tasks: TaskTracker::new(),
             stop: CancellationToken::new(),

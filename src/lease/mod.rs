@@ -19,6 +19,7 @@
 //!
 //! - `grant`: tokens, versions and times; what a lease is made of.
 //! - `shared_store`: what a remote must be able to do, as the engine sees it.
+//! - `validity`: until when a process may use what it holds.
 //! - `wakes`: which flights of this process wait for which key.
 //! - `hold`: a try and a held lease, its renewal, the fill, and how it is given up. (Not the
 //!   hold after a failure; that is `flight/hold.rs`.)
@@ -31,6 +32,7 @@ pub(crate) mod grant;
 pub(crate) mod hold;
 #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "only a remote implements it"))]
 pub(crate) mod shared_store;
+pub(crate) mod validity;
 #[cfg_attr(
     not(feature = "remote"),
     allow(dead_code, unreachable_pub, reason = "a public part of the remote, if there is one")

@@ -21,14 +21,14 @@ use crate::lease::shared_store::{
 };
 use crate::lease::wakes::{Listener, Wakes};
 use crate::observe::{Observe, Occurrence, RemoteOp};
+use crate::remote::driver::Driver;
 use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
-use crate::remote::journal::Journal;
-use crate::remote::log::follower::{Follower, Liveness, items_of_keys};
+use crate::remote::link::known::{Liveness, OwnItems, judge_by};
+use crate::remote::link::{is_rolled_back, items_of_keys};
 use crate::remote::log::{LogItem, RemoteLog};
 use crate::remote::pending_writes::{PendingWrite, PendingWrites, WriteKind};
 use crate::remote::shard::ShardState;
-use crate::remote::sync::Synchronizer;
 use crate::remote::{
     AcquireOutcome, Remote, RemoteErrorKind, RemotePush, RemoteSettings, ServerTime, Version,
 };
@@ -53,21 +53,15 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     pub(super) me: Weak<Self>,
     pub(super) engine: Weak<Engine<V>>,
     pub(super) gate: Guard,
-    pub(super) follower: Follower,
-    pub(super) link: Synchronizer,
+    pub(super) driver: Driver,
     /// For a remote that sends no wake-ups: it is never notified.
     unwoken: Wakes,
     pub(super) pending: PendingWrites,
-    /// What this process itself has invalidated, whether the remote was told or not.
-    pub(super) own: Journal,
     codec: Codec<V>,
     times: LeaseTimes,
     /// The remote's time when this process last ended everything, for a remote without a log.
     everything: AtomicU64,
 }
-
-/// Tags whose positions are known without the log, as many as the log of one process has.
-const MAX_TAGS: usize = 100_000;
 
 /// How often the log is read for one entry. A message may overtake the reply to a read that was
 /// sent before it: then that read does not say what the message has skipped.
@@ -95,10 +89,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             engine: Arc::downgrade(engine),
-            own: Journal::new(settings.max_journal),
             gate: Guard::new(remote, settings, observer),
-            follower: Follower::new(MAX_TAGS),
-            link: Synchronizer::new(),
+            driver: Driver::new(),
             unwoken: Wakes::new(),
             pending: PendingWrites::default(),
             codec,
@@ -116,13 +108,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Opens what stands under `key`. `seq` is the number of the local invalidation log when the
-    /// remote was asked: what was invalidated since is dead. `again` is how often this process had
-    /// announced again what it has ended: the value may be what it does so for now.
+    /// remote was asked: what was invalidated since is dead.
     async fn open(
         &self,
         (key, shard): (&Key, &ShardState),
         bytes: &Bytes,
-        (seq, again): (u64, u64),
+        seq: u64,
     ) -> RemoteValue<V> {
         self.gate.has_seen(bytes.len());
         let max = self.gate.settings.max_value_bytes;
@@ -131,18 +122,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             Err(damage) => return self.damaged(bytes, damage),
         };
         let EnvelopeContents { version, envelope } = opened;
-        let stale_from = match self.judge(&envelope).await {
+        let stale_from = match self.judge(key, &envelope).await {
             Liveness::Alive => None,
             Liveness::Stale(from) => Some(from),
             Liveness::Dead | Liveness::Behind | Liveness::Unknown => {
                 return RemoteValue::Useless(version);
             }
         };
-        if again != self.link.again()
-            && (self.own.concerns(key) || self.own.has_any_of(&envelope.tags))
-        {
-            return RemoteValue::Useless(version);
-        }
         let Some(started) = self.started(shard, envelope.started) else {
             return RemoteValue::Useless(version);
         };
@@ -163,24 +149,11 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     /// Judges an entry by the invalidation log, and asks the log where this process does not
     /// know enough. An entry without a judgement is replaced under a lease, as a dead one is.
-    async fn judge(&self, envelope: &Envelope) -> Liveness {
+    async fn judge(&self, key: &Key, envelope: &Envelope) -> Liveness {
         let Some(log) = self.log() else { return self.judge_without_log(envelope) };
-        if self.gate.journal.has_any_of(&envelope.tags) {
-            // The entry may have been computed before or after the announcement.
-            return Liveness::Dead;
-        }
-        let mut liveness = self.follower.judge(&envelope.tags, envelope.stamp);
-        if liveness != Liveness::Dead && !self.is_prepared() {
-            // The last heartbeat was answered too long ago: the reply was long on its way.
-            liveness = Liveness::Behind;
-        }
-        if liveness == Liveness::Behind && !self.gate.log_answers() {
-            if !self.is_on_verified_connection() {
-                // It is perhaps of a server that lacks what has ended it.
-                return Liveness::Unknown;
-            }
-            return self.follower.judge_behind(&envelope.tags, envelope.stamp);
-        }
+        let (tags, stamp) = (&envelope.tags, envelope.stamp);
+        let judge = || self.gate.link().judge(key, tags, stamp, self.tick());
+        let mut liveness = judge();
         for _ in 0..MAX_CATCH_UPS {
             if liveness != Liveness::Behind {
                 break;
@@ -188,30 +161,39 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             if self.read_log_on().await.is_err() {
                 return Liveness::Behind;
             }
-            liveness = self.follower.judge(&envelope.tags, envelope.stamp);
+            liveness = judge();
         }
-        match (liveness, envelope.stamp) {
-            (Liveness::Unknown, Some(stamp)) => {
-                // A server that has taken over may lack what has ended this entry, and only it
-                // can say that it is another one.
-                if self.is_log_in_question() && self.read_log_on().await.is_err() {
-                    return Liveness::Unknown;
-                }
-                let marks = envelope.tags.iter().map(Tag::stale_mark);
-                let tags: Vec<_> = envelope.tags.iter().cloned().chain(marks).collect();
-                let asked = self.follower.stamp();
-                let (shard, ask) = (self.gate.log_shard(), || log.positions(&tags));
-                let positions = self.gate.call_shard(RemoteOp::ReadPositions, &shard, 0, ask).await;
-                let Ok(Some(positions)) = positions else { return Liveness::Unknown };
-                if Follower::is_rolled_back(&positions.header, asked) {
-                    // What it lacks may be just what has ended this entry.
-                    self.has_lost_items();
-                    return Liveness::Unknown;
-                }
-                Follower::judge_by(&positions, stamp)
+        match (liveness, stamp) {
+            (Liveness::Unknown, Some(stamp)) if self.gate.log_answers() => {
+                self.ask_log(log, tags, stamp).await
             }
             (liveness, _) => liveness,
         }
+    }
+
+    /// Has the log say where its items of `tags` are.
+    async fn ask_log(&self, log: &dyn RemoteLog, tags: &[Tag], stamp: Stamp) -> Liveness {
+        // A server that has taken over may lack what has ended this entry, and only it can say
+        // that it is another one.
+        let is_in_question = self.gate.link().is_in_question(self.tick());
+        if is_in_question && self.read_log_on().await.is_err() {
+            return Liveness::Unknown;
+        }
+        let marks = tags.iter().map(Tag::stale_mark);
+        let tags: Vec<_> = tags.iter().cloned().chain(marks).collect();
+        let asked = self.asks();
+        let (shard, ask) = (self.gate.log_shard(), || log.positions(&tags));
+        let positions = self.gate.call_shard(RemoteOp::ReadPositions, &shard, 0, ask).await;
+        let Ok(Some(positions)) = positions else { return Liveness::Unknown };
+        if is_rolled_back(&positions.header, asked.stamp) {
+            // What it lacks may be just what has ended this entry.
+            self.on(|link, _| link.has_lost_items());
+            return Liveness::Unknown;
+        }
+        if !self.gate.link().is_over_one_connection(&asked) {
+            return Liveness::Unknown;
+        }
+        judge_by(&positions, stamp)
     }
 
     fn judge_without_log(&self, envelope: &Envelope) -> Liveness {
@@ -278,7 +260,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         version: Version,
     ) -> Option<(Bytes, Duration)> {
         let tags: Vec<_> = entry.tags.iter().filter(|tag| !is_of_process(tag)).cloned().collect();
-        let is_unknown_tag = self.log().is_none() || self.gate.journal.has_any_of(&tags);
+        let is_unknown_tag = self.log().is_none() || self.gate.link().journal.has_any_of(&tags);
         if !tags.is_empty() && is_unknown_tag {
             return None;
         }
@@ -350,12 +332,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     async fn get_now(&self, key: &Key) -> Result<RemoteValue<V>, Unavailable> {
         self.prepared().await?;
-        let asked = self.may_ask_now(key).await?;
+        let seq = self.caught_up(key).await?;
         let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
         let found = self.gate.call(RemoteOp::Get, key, largest, || self.remote().get(key)).await;
         let Some(bytes) = found.map_err(away)? else { return Ok(RemoteValue::Nothing) };
         self.dated(&shard).await?;
-        Ok(self.open((key, &shard), &bytes, asked).await)
+        Ok(self.open((key, &shard), &bytes, seq).await)
     }
 
     async fn acquire_now(
@@ -364,9 +346,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         ask: &LeaseRequest,
     ) -> Result<AcquireOutcome<RemoteValue<V>>, Unavailable> {
         self.prepared().await?;
-        let may_ask = self.may_ask_now(key).await?;
+        let seq = self.caught_up(key).await?;
         // Before the computation can begin.
-        let (sent, stamp) = (self.tick(), self.follower.stamp());
+        let (sent, stamp) = (self.tick(), self.stamp());
         let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
         let acquire = || self.remote().acquire(key, ask);
         let jumps = shard.clock.jumps();
@@ -388,7 +370,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         Ok(match asked {
             AcquireOutcome::Hit { now, value } => {
-                AcquireOutcome::Hit { now, value: self.open((key, &shard), &value, may_ask).await }
+                AcquireOutcome::Hit { now, value: self.open((key, &shard), &value, seq).await }
             }
             AcquireOutcome::Granted(grant) => AcquireOutcome::Granted(Grant { stamp, ..grant }),
             AcquireOutcome::Locked { now, left, waiting } => {
@@ -429,15 +411,15 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     /// Returns whether the log is still the one by which a computation was stamped.
     fn is_of_this_epoch(&self, stamp: Option<Stamp>) -> bool {
-        let epoch = |stamp: Option<Stamp>| stamp.map(|stamp| stamp.epoch);
-        self.log().is_none() || epoch(stamp) == epoch(self.follower.stamp())
+        self.log().is_none() || self.gate.link().is_of_this_epoch(stamp)
     }
 
     /// First the keys, then the log: a process that learns of it finds nothing old. Where a shard
     /// cannot be told of its keys, the others are told all the same.
     async fn invalidate_now(&self, keys: &[Key]) -> Delivery {
         self.start();
-        keys.iter().for_each(|key| self.own.note_key(key.clone()));
+        self.gate.link().invalidates_keys(keys);
+        let asked = self.asks();
         let remove = async |key| {
             let shard = self.gate.shard_of(key);
             let invalidate = || self.remote().invalidate(key);
@@ -447,55 +429,63 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         // On their way together: a URI has several keys.
         let removed = join_all(keys.iter().map(remove)).await;
         let failed: Vec<_> = removed.into_iter().filter_map(Result::err).collect();
-        if failed.is_empty() {
-            return self.announce_keys(keys).await;
+        if !failed.is_empty() {
+            self.gate.link().journal.note_keys(keys);
+            failed.into_iter().for_each(|failed| self.is_queued(RemoteOp::Invalidate, failed));
+            self.announce_keys(keys, false).await;
+            return Delivery::Queued;
         }
-        keys.iter().for_each(|key| self.gate.journal.note_key(key.clone()));
-        failed.into_iter().for_each(|failed| self.is_queued(RemoteOp::Invalidate, failed));
-        self.announce_keys(keys).await;
-        Delivery::Queued
+        let told = self.announce_keys(keys, false).await;
+        if self.log().is_some() && !self.gate.link().is_over_one_connection(&asked) {
+            // Perhaps they were removed at one server and announced at another.
+            self.gate.link().journal.note_keys(keys);
+            self.gate.tend.notify_one();
+            return Delivery::Queued;
+        }
+        told
     }
 
-    /// Tells the others of keys that the remote has removed or replaced.
-    async fn announce_keys(&self, keys: &[Key]) -> Delivery {
-        let announced = crate::key::announced(keys);
-        let Err(failure) = self.announce(&items_of_keys(keys)).await else {
+    /// Tells the others of keys that the remote has removed, or replaced where `is_put`.
+    async fn announce_keys(&self, keys: &[Key], is_put: bool) -> Delivery {
+        let items = items_of_keys(keys);
+        let Err(failure) = self.announce(OwnItems { items: &items, is_put }).await else {
             return Delivery::Done;
         };
-        self.gate.journal.note_announcements(&announced);
+        self.gate.link().journal.note_announcements(&crate::key::announced(keys));
         self.is_queued(RemoteOp::Announce, failure);
         Delivery::Queued
     }
 
     async fn invalidate_tags_now(&self, tags: &[Tag]) -> Delivery {
         self.start();
-        self.own.note_tags(tags);
+        self.gate.link().invalidates_tags(tags);
         let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
-        let Err(failure) = self.announce(&items).await else { return Delivery::Done };
-        self.gate.journal.note_tags(tags);
+        let own = OwnItems { items: &items, is_put: false };
+        let Err(failure) = self.announce(own).await else { return Delivery::Done };
+        self.gate.link().journal.note_tags(tags);
         self.is_queued(RemoteOp::Announce, failure);
         Delivery::Queued
     }
 
     /// Appends to the log, where the remote has one.
-    async fn announce(&self, items: &[LogItem]) -> Result<(), Failed> {
+    async fn announce(&self, own: OwnItems<'_>) -> Result<(), Failed> {
         let shard = self.gate.log_shard();
         let Some(log) = self.log() else {
-            if items.contains(&LogItem::Everything) {
+            if own.items.contains(&LogItem::Everything) {
                 let now = shard.clock.server_time(self.tick().plus(CLOCK_TOLERANCE));
                 let now = now.unwrap_or_default().as_millis();
                 self.everything.fetch_max(now, Ordering::Relaxed);
             }
             return Ok(());
         };
-        if items.is_empty() {
+        if own.items.is_empty() {
             return Ok(());
         }
-        let (sent, asked) = ((self.tick(), self.connection()), self.follower.stamp());
-        let call = || log.announce(items, asked);
+        let asked = self.asks();
+        let call = || log.announce(own.items, asked.stamp);
         let announced = self.gate.call_shard(RemoteOp::Announce, &shard, 0, call).await;
         let reply = announced.map_err(|failure| (shard, failure))?;
-        self.heard_own(sent, asked, &reply, items);
+        self.is_announced(&asked, &reply, own);
         Ok(())
     }
 
@@ -509,7 +499,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.start();
         let shard = self.gate.shard_of(key);
         let queue = |failure| {
-            self.gate.journal.note_key(key.clone());
+            self.gate.link().journal.note_keys(std::slice::from_ref(key));
             self.is_queued(RemoteOp::Put, (Arc::clone(&shard), failure));
             Delivery::Queued
         };
@@ -519,7 +509,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let sent = self.tick();
         let started = shard.clock.server_time(sent);
         let version = Version::new(UNNUMBERED);
-        let stamp = self.follower.stamp();
+        let stamp = self.stamp();
         if write.is_overtaken() || self.was_overtaken(entry, put_at) {
             // The stamp would say that the value is newer than what has ended it.
             return self.invalidate_now(std::slice::from_ref(key)).await;
@@ -538,7 +528,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 self.sample(&shard, sent, now);
                 let mut told = Delivery::Done;
                 if !write.is_overtaken() {
-                    told = self.announce_keys(std::slice::from_ref(key)).await;
+                    told = self.announce_keys(std::slice::from_ref(key), true).await;
                 }
                 // The log says so as well, where messages are late or lost.
                 if write.is_overtaken() {
@@ -549,7 +539,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             }
             // The remote has dropped the old value in place of a new one.
             Err(Some(RemoteErrorKind::OutOfMemory)) => {
-                self.announce_keys(std::slice::from_ref(key)).await
+                self.announce_keys(std::slice::from_ref(key), true).await
             }
             Err(failure) => queue(failure),
         }
@@ -635,7 +625,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
     }
 
     fn put(self: Arc<Self>, key: Key, entry: Arc<Entry<V>>) -> Errand {
-        let put_at = self.follower.stamp();
+        let put_at = self.stamp();
         let turn = self.begin_write(WriteKind::Put(key.clone()));
         Box::pin(
             turn.tell(async move |remote, write| {
@@ -680,7 +670,8 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
     fn health(&self) -> RemoteHealth {
         if !self.gate.is_well() {
             RemoteHealth::Away
-        } else if self.link.has_begun() && self.remote().push().is_some() && !self.is_subscribed() {
+        } else if self.driver.has_begun() && self.remote().push().is_some() && !self.is_subscribed()
+        {
             RemoteHealth::Unsubscribed
         } else {
             RemoteHealth::Up
@@ -688,6 +679,6 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
     }
 
     fn applied(&self) -> Option<Stamp> {
-        self.follower.stamp()
+        self.stamp()
     }
 }

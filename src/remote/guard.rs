@@ -5,14 +5,18 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::key::Key;
 use crate::observe::{Observe, Occurrence, RemoteOp};
-use crate::remote::journal::Journal;
+use crate::remote::link::Link;
 use crate::remote::shard::{Shard, ShardState, Shards};
 use crate::remote::{Call, Remote, RemoteErrorKind, RemoteLog, RemoteSettings};
+
+/// Tags whose positions are known without the log, as many as the log of one process has.
+const MAX_TAGS: usize = 100_000;
 
 const MIB: f64 = 1024.0 * 1024.0;
 
@@ -20,8 +24,8 @@ pub(super) struct Guard {
     pub(super) remote: Arc<dyn Remote>,
     pub(super) settings: RemoteSettings,
     pub(super) shards: Shards,
-    /// What the remote must be told before it is asked for what that concerns.
-    pub(super) journal: Journal,
+    /// What this process knows of the log.
+    link: Mutex<Link>,
     observer: Arc<dyn Observe>,
     /// Wakes the task that looks after the remote.
     pub(super) tend: Arc<Notify>,
@@ -41,12 +45,25 @@ impl Guard {
         Self {
             remote,
             shards: Shards::new(settings.clone()),
-            journal: Journal::new(settings.max_journal),
+            link: Mutex::new(Link::new(MAX_TAGS, settings.max_journal)),
             settings,
             observer,
             tend: Arc::new(Notify::new()),
             largest: AtomicUsize::new(0),
         }
+    }
+
+    /// Returns the link, for the connection by which the log is asked now.
+    pub(super) fn link(&self) -> MutexGuard<'_, Link> {
+        // Before the lock: the remote may be anything.
+        let connection = self.remote.connection(self.log_shard_number());
+        let mut link = self.link.lock();
+        link.is_asked_over(connection);
+        link
+    }
+
+    fn log_shard_number(&self) -> Shard {
+        self.remote.log().map_or(Shard::ONLY, RemoteLog::shard)
     }
 
     /// Returns the shard of a key.
@@ -56,7 +73,7 @@ impl Guard {
 
     /// Returns the shard of the log; without a log, the only one.
     pub(super) fn log_shard(&self) -> Arc<ShardState> {
-        self.shards.of(self.remote.log().map_or(Shard::ONLY, RemoteLog::shard))
+        self.shards.of(self.log_shard_number())
     }
 
     /// Returns whether the log may be asked.
@@ -67,12 +84,17 @@ impl Guard {
     /// Returns whether the remote may be asked for `key`: its shard answered last time, and has
     /// been told what concerns the key.
     pub(super) fn may_ask(&self, key: &Key) -> bool {
-        self.shard_of(key).answers() && !self.journal.concerns(key)
+        self.shard_of(key).answers() && !self.is_to_be_told(key)
+    }
+
+    /// Returns whether the remote has still to be told what concerns `key`.
+    pub(super) fn is_to_be_told(&self, key: &Key) -> bool {
+        self.link.lock().journal.concerns(key)
     }
 
     /// Returns whether all is well: all shards answer, and have been told everything.
     pub(super) fn is_well(&self) -> bool {
-        self.shards.all_answer() && self.journal.is_empty()
+        self.shards.all_answer() && self.link.lock().journal.is_empty()
     }
 
     /// Makes a call for `key` that carries about `bytes`, unless its shard is away or has still
@@ -87,7 +109,7 @@ impl Guard {
         bytes: usize,
         call: impl FnOnce() -> Call<'a, T>,
     ) -> Result<T, RemoteFailure> {
-        if self.journal.concerns(key) {
+        if self.is_to_be_told(key) {
             return Err(None);
         }
         self.call_shard(op, &self.shard_of(key), bytes, call).await
@@ -168,8 +190,10 @@ impl Guard {
         let error = result.as_ref().err().copied();
         if let Some(kind) = error {
             use RemoteErrorKind::{Connection, ReadOnly, Timeout, Unavailable};
-            if matches!(kind, Connection | ReadOnly | Timeout | Unavailable) {
-                shard.may_have_moved.store(true, Ordering::Relaxed);
+            if matches!(kind, Connection | ReadOnly | Timeout | Unavailable)
+                && self.is_of_log(shard)
+            {
+                self.link.lock().has_failed();
             }
             self.remote.suspect(shard.shard, kind);
         }
@@ -226,8 +250,15 @@ impl Guard {
         }
     }
 
+    fn is_of_log(&self, shard: &ShardState) -> bool {
+        shard.shard == self.log_shard_number()
+    }
+
     fn is_away(&self, shard: &ShardState, failure: Option<(RemoteOp, &'static str)>) {
         *shard.away_since.lock() = Some(Instant::now());
+        if self.is_of_log(shard) {
+            let _ = self.link.lock().is_away();
+        }
         let server = &self.remote.address_of(shard.shard);
         self.observer.happened(Occurrence::RemoteAway { server, failure });
         self.tend.notify_one();

@@ -22,9 +22,10 @@
 //!             │             │
 //!             │             ├─ shards, each with a breaker: closed, or open until a probe
 //!             │             │  succeeds
-//!             │             └─ journal: invalidations that the server does not know yet
+//!             │             └─ link: what this process knows of the log, and what the log does
+//!             │                not know yet (the journal)
 //!             ├─ pending writes: on their way; what is read about their keys waits
-//!             └─ sync: subscribed, and the invalidation log read; or in doubt
+//!             └─ driver: feeds the link, and does what it says
 //! ```
 //!
 //! Every call has a deadline. After some failures in a row the breaker of a shard opens:
@@ -41,12 +42,13 @@
 //!
 //! - `coordinator`: from entries to envelopes and back; the engine's view of the remote.
 //! - `envelope`, `codec`: the bytes around a value, and the value as bytes.
-//! - `guard`, `shard`, `progress`, `breaker`, `journal`: the one way to the server, and what
-//!   happens without it.
+//! - `guard`, `shard`, `progress`, `breaker`: the one way to the server, and what happens without
+//!   it.
 //! - `recovery`: brings back a shard that was away, and tells it what it has missed.
 //! - `pending_writes`: the order of the writes, and what is read after them.
-//! - `log`: the invalidation log that the processes share, and what this process knows of it.
-//! - `sync`: keeps that up to date.
+//! - `log`: the words of the invalidation log that the processes share.
+//! - `link`: what this process knows of it, as a machine without async, lock or I/O.
+//! - `driver`: reads the log, and carries out what the link says.
 //! - `clock`: the server's time in readings of our own clock, and back.
 //! - `attach`, `settings`, `error`: the builder's side.
 //! - `redis/`: the implementation. `double/`: a server in memory, for tests.
@@ -62,10 +64,11 @@ pub mod contract;
 mod coordinator;
 #[cfg(feature = "test-util")]
 mod double;
+mod driver;
 pub(crate) mod envelope;
 mod error;
 mod guard;
-pub(crate) mod journal;
+mod link;
 mod log;
 mod pending_writes;
 mod progress;
@@ -74,7 +77,6 @@ mod recovery;
 pub(crate) mod redis;
 mod settings;
 mod shard;
-mod sync;
 
 use std::future::Future;
 use std::pin::Pin;

@@ -195,17 +195,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         has_gap || !engine.log.is_alive(entry)
     }
 
-    /// Waits until the remote has been told what this process has ended of a key. Returns what
-    /// `open` needs to know of that moment.
-    pub(super) async fn may_ask_now(&self, key: &Key) -> Result<(u64, u64), Unavailable> {
-        let asked = (self.caught_up(key).await?, self.link.again());
-        // The log was looked at since the journal was: the key may have to be told again.
-        if self.gate.journal.concerns(key) {
-            return Err(Unavailable);
-        }
-        Ok(asked)
-    }
-
     fn seq(&self) -> Result<u64, Unavailable> {
         self.engine.upgrade().map(|engine| engine.log.seq()).ok_or(Unavailable)
     }
@@ -213,7 +202,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// Waits until the remote has been told all that concerns `key`. Returns the number of the
     /// invalidation log for what is read from the remote after that: what this process
     /// invalidates later has a higher one.
-    async fn caught_up(&self, key: &Key) -> Result<u64, Unavailable> {
+    pub(super) async fn caught_up(&self, key: &Key) -> Result<u64, Unavailable> {
         let seq = self.seq()?;
         let pending = self.pending.that_concern(key);
         if pending.is_empty() {
@@ -257,13 +246,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if write.is_over() {
             return;
         }
-        let journal = &self.gate.journal;
         match &write.kind {
-            WriteKind::Put(key) => journal.note_key(key.clone()),
-            WriteKind::Invalidate(keys) => {
-                keys.iter().for_each(|key| journal.note_key(key.clone()));
+            WriteKind::Put(key) => {
+                self.gate.link().journal.note_keys(std::slice::from_ref(key));
             }
-            WriteKind::InvalidateTags(tags) => journal.note_tags(tags),
+            WriteKind::Invalidate(keys) => self.gate.link().journal.note_keys(keys),
+            WriteKind::InvalidateTags(tags) => self.gate.link().journal.note_tags(tags),
         }
         self.gate.tend.notify_one();
         // In this order: between the two no caller asks the remote.

@@ -16,9 +16,10 @@ use crate::observe::RemoteOp;
 use crate::remote::RemoteErrorKind;
 use crate::remote::breaker::Backoff;
 use crate::remote::coordinator::EntryRemote;
-use crate::remote::journal::JournalWork;
+use crate::remote::link::items_of_keys;
+use crate::remote::link::journal::JournalWork;
+use crate::remote::link::known::OwnItems;
 use crate::remote::log::LogItem;
-use crate::remote::log::follower::items_of_keys;
 use crate::remote::shard::{Shard, ShardState};
 
 /// A call that failed, and the shard that it was made to.
@@ -34,7 +35,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 tokio::spawn(claim.bring_back());
             }
         }
-        if !self.gate.journal.is_empty() && self.link.telling_task.take(runtime) {
+        if !self.gate.link().journal.is_empty() && self.driver.telling_task.take(runtime) {
             let claim = Claim { store: Weak::clone(&self.me), runtime, shard: None };
             tokio::spawn(claim.tell_journal());
         }
@@ -64,13 +65,15 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let mut left: HashSet<Key> = HashSet::new();
         // What is noted from now on is told later: a stream of invalidations would keep a shard
         // away for ever.
-        let mut most = self.gate.journal.len();
+        let mut most = self.gate.link().journal.len();
         loop {
             let selects = |key: &Key| {
                 let asked = |key: &Key| is_asked(self.remote().shard_of(key));
                 !left.contains(key) && uncollected(key).iter().all(asked)
             };
-            let Some(work) = self.gate.journal.next(with_log, selects) else { break };
+            let asked = self.asks();
+            let work = self.gate.link().journal.next(with_log, selects);
+            let Some(work) = work else { break };
             let told = match &work {
                 JournalWork::Announcements(keys) => {
                     self.announce_late(&items_of_keys(keys)).await?;
@@ -87,12 +90,16 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                     let removed: Vec<_> = told.iter().flat_map(uncollected).collect();
                     match with_log {
                         true => self.announce_late(&items_of_keys(&removed)).await?,
-                        false => self.gate.journal.note_announcements(&removed),
+                        false => self.gate.link().journal.note_announcements(&removed),
+                    }
+                    if with_log && !self.gate.link().is_over_one_connection(&asked) {
+                        // Perhaps they were removed at one server and announced at another.
+                        continue;
                     }
                     JournalWork::Keys(told)
                 }
             };
-            self.gate.journal.done(&told);
+            self.gate.link().journal.done(&told);
             self.is_at_work();
             most = most.saturating_sub(told.len());
             if most == 0 {
@@ -131,11 +138,11 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     async fn announce_late(&self, items: &[LogItem]) -> Result<(), Failed> {
         let Some(log) = self.log().filter(|_| !items.is_empty()) else { return Ok(()) };
         let shard = self.gate.log_shard();
-        let (sent, asked) = ((self.tick(), self.connection()), self.follower.stamp());
-        let announce = log.announce(items, asked);
+        let asked = self.asks();
+        let announce = log.announce(items, asked.stamp);
         let announced = self.gate.attempt(RemoteOp::Announce, &shard, 0, announce).await;
         let reply = announced.map_err(|kind| (shard, kind))?;
-        self.heard_own(sent, asked, &reply, items);
+        self.is_announced(&asked, &reply, OwnItems { items, is_put: false });
         Ok(())
     }
 }
@@ -172,13 +179,15 @@ impl<V: Send + Sync + 'static> Claim<V> {
         let mut backoff = Backoff::new();
         loop {
             let Some(store) = self.store.upgrade() else { return };
-            let noted = store.gate.journal.notes();
+            let noted = store.gate.link().journal.notes();
             let is_asked = |shard: Shard| store.gate.shards.of(shard).answers();
             match store.replay(is_asked).await {
                 // The rest is for shards that are away. They have it told when they are back.
-                Ok(true) if store.gate.journal.is_empty() || !store.gate.shards.all_answer() => {
+                Ok(true)
+                    if store.gate.link().journal.is_empty() || !store.gate.shards.all_answer() =>
+                {
                     drop(self);
-                    if store.gate.journal.notes() != noted {
+                    if store.gate.link().journal.notes() != noted {
                         store.gate.tend.notify_one();
                     }
                     return;
@@ -196,7 +205,7 @@ impl<V: Send + Sync + 'static> Claim<V> {
 impl<V: Send + Sync + 'static> Drop for Claim<V> {
     fn drop(&mut self) {
         let Some(store) = self.store.upgrade() else { return };
-        let task = self.shard.as_ref().map_or(&store.link.telling_task, |it| &it.return_task);
+        let task = self.shard.as_ref().map_or(&store.driver.telling_task, |it| &it.return_task);
         task.give_up(self.runtime);
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
@@ -63,9 +63,6 @@ pub(super) struct ShardState {
     pub(super) return_task: TaskClaim,
     /// Since when it is not asked.
     pub(super) away_since: Mutex<Option<Instant>>,
-    /// Whether a call has failed since it last checked the log: the next connection may lead to
-    /// another server.
-    pub(super) may_have_moved: AtomicBool,
 }
 
 impl ShardState {
@@ -79,7 +76,6 @@ impl ShardState {
             pace: Mutex::new(Pace::new()),
             return_task: TaskClaim::default(),
             away_since: Mutex::new(None),
-            may_have_moved: AtomicBool::new(false),
         }
     }
 

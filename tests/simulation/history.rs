@@ -13,7 +13,7 @@ use crate::case::{self, KEYS};
 const VOUCHED: u64 = 2_000;
 
 /// How long after a failover that has lost items the log may go unverified: 15 s and a heartbeat.
-const VERIFIED_WITHIN: u64 = 17_500;
+pub(crate) const VERIFIED_WITHIN: u64 = 17_500;
 
 /// The longest that a caller may wait by the clock of its process.
 const LONGEST_WAIT: u64 = 10_000;

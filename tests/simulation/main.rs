@@ -41,7 +41,8 @@
 //!   No caller gets a value of another key. The crate does not panic, in tasks neither.
 //! - 15 s after the last fault every process is `Up`. A heartbeat later, one `invalidate_all`
 //!   makes all processes compute each key once together; where the server's clock was set, each
-//!   process at most once.
+//!   process at most once. After a failover this is so once the log has begun anew, and was told
+//!   again what was invalidated of late: 20 s.
 //!
 //! # What is not checked
 //!

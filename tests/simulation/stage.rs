@@ -8,7 +8,7 @@ use tower_stampede::Key;
 use tower_stampede::remote::{Double, Record};
 
 use crate::case::{Case, Fault, KEYS, Op, PROCESSES, What};
-use crate::history::{History, Violation};
+use crate::history::{History, VERIFIED_WITHIN, Violation};
 use crate::network::{Arrival, Network};
 use crate::node::{self, Node};
 
@@ -19,6 +19,10 @@ const IDLE_STEP: u64 = 200;
 
 /// Within this time after the last fault all processes must be `Up`.
 const UP_WITHIN: u64 = 15_000;
+
+/// Within this time after a log has begun anew it has been told what was invalidated of late: a
+/// second, and a heartbeat.
+const TOLD_WITHIN: u64 = 2_500;
 
 /// How long callers may go on after the last operation.
 const LAST_ANSWERS: u64 = 12_000;
@@ -142,8 +146,11 @@ impl Stage<'_> {
     fn end_alike(&mut self) {
         // An invalidation that a frozen server has not executed yet is one more when it does.
         self.pass(self.network.next_quiet().saturating_sub(self.now));
-        // A heartbeat, for what messages have missed.
-        self.pass(1_500);
+        // A heartbeat, for what messages have missed. Where another server has taken over, its log
+        // begins anew within this time, and is told again what was invalidated of late.
+        let is_fail_over = |op: &Op| matches!(op.what, What::Befall(Fault::FailOver { .. }));
+        let is_moved = self.case.ops.iter().any(is_fail_over);
+        self.pass(if is_moved { VERIFIED_WITHIN + TOLD_WITHIN } else { 1_500 });
         self.nodes[0].begin(What::InvalidateAll { process: 0 });
         self.pass(4 * self.case.way + 2 * STEP + 100);
         let before: Vec<_> = (0..KEYS).map(|key| self.history.computed(key).0).collect();

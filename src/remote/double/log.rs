@@ -25,8 +25,6 @@ pub(super) struct DoubleLog {
 
 struct WrittenLog {
     header: LogHeader,
-    /// The server that has last written.
-    server: u64,
     tags: HashMap<Tag, u64>,
     /// `None`: lost alone.
     keys: Option<HashMap<Key, u64>>,
@@ -49,7 +47,7 @@ impl DoubleLog {
             let last = log.header.last;
             let is_rolled_back =
                 from.is_some_and(|from| from.epoch == log.header.epoch && from.position > last);
-            log.server == server && !is_rolled_back
+            log.header.server == server && !is_rolled_back
         };
         if !self.written.as_mut().is_some_and(is_good) {
             self.written = None;
@@ -123,8 +121,7 @@ impl WrittenLog {
         let (everything, everything_stale) = (0, 0);
         let epoch = Epoch::random();
         Self {
-            header: LogHeader { epoch, last: 0, everything, everything_stale, dropped: 0 },
-            server,
+            header: LogHeader { epoch, server, last: 0, everything, everything_stale, dropped: 0 },
             tags: HashMap::new(),
             keys: Some(HashMap::new()),
             last_key: 0,

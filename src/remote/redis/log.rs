@@ -45,10 +45,11 @@ impl RemoteLog for RedisRemote {
             args.extend(items.iter().map(Vec::as_slice));
             let names = [tags.as_bytes(), keys.as_bytes()];
             let reply = self.link.run(&scripts::ANNOUNCE, &names, &args).await?;
-            let [header @ .., previous, tags, keys] = reply.array()? else {
+            let [header @ .., previous, tags, keys, server] = reply.array()? else {
                 return Err(CallFailure::nonsense().into());
             };
-            let (header, previous) = (read_header(header)?, previous.number()?);
+            let server = read_server(server.text()?);
+            let (header, previous) = (read_header(header, server)?, previous.number()?);
             let (tags, keys) = (Part::read(tags)?, Part::read(keys)?);
             Ok(merged(header, previous, tags, keys))
         })
@@ -114,7 +115,7 @@ impl RemoteLog for RedisRemote {
             let [header @ .., positions] = reply.array()? else {
                 return Err(CallFailure::nonsense().into());
             };
-            let header = read_header(header)?;
+            let header = read_header(header, 0)?;
             let positions = positions.array()?.iter().map(ServerReply::number);
             let positions: Vec<_> = positions.collect::<Result<_, _>>()?;
             if positions.len() != tags.len() {
@@ -180,13 +181,14 @@ fn merged(header: LogHeader, previous: u64, tags: Part, keys: Part) -> LogReply 
     LogReply { header, previous, missed, complete_to }
 }
 
-/// Reads the header that a script has replied.
-fn read_header(fields: &[ServerReply]) -> Result<LogHeader, CallFailure> {
+/// Reads the header that a script has replied; `server` is the one that has run it.
+fn read_header(fields: &[ServerReply], server: u64) -> Result<LogHeader, CallFailure> {
     let [epoch, last, everything, everything_stale, dropped] = fields else {
         return Err(CallFailure::nonsense());
     };
     Ok(LogHeader {
         epoch: Epoch::from_digits(epoch.bytes()?).ok_or_else(CallFailure::nonsense)?,
+        server,
         last: last.number()?,
         everything: everything.number()?,
         everything_stale: everything_stale.number()?,
@@ -200,9 +202,17 @@ fn read_written_header(member: &[u8], score: &str) -> Option<(LogHeader, u64)> {
     let last = score.strip_suffix(".5")?.parse().ok()?;
     let mut fields = std::str::from_utf8(member).ok()?.strip_prefix("h:")?.split(':');
     let epoch = Epoch::from_digits(fields.next()?.as_bytes())?;
-    let mut numbers = fields.skip(1).map(|field| field.parse().ok());
+    let server = read_server(fields.next()?);
+    let mut numbers = fields.map(|field| field.parse().ok());
     let mut number = || numbers.next().flatten();
     let (everything, everything_stale) = (number()?, number()?);
     let (last_key, dropped) = (number()?, number()?);
-    Some((LogHeader { epoch, last, everything, everything_stale, dropped }, last_key))
+    Some((LogHeader { epoch, server, last, everything, everything_stale, dropped }, last_key))
+}
+
+/// Reads the server's name as `announce.lua` writes it: run id and replication id, or zeros where
+/// the user may not ask for them.
+fn read_server(name: &str) -> u64 {
+    let number = |id: &str| u64::from_str_radix(id.get(..16).unwrap_or(id), 16).unwrap_or(0);
+    name.split('-').map(number).fold(0, |all, id| all.rotate_left(1) ^ id)
 }

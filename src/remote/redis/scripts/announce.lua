@@ -3,7 +3,7 @@
 -- the caller has applied ('' and 0: none); channel; head of the message; most tags, most keys;
 -- items: 't' and a tag, 'k' and a key, 'e' everything, 's' everything stale.
 -- Replies {epoch, last, everything, everything stale, dropped, position before the items, tags
--- and keys that the caller has missed, each followed by its position}.
+-- and keys that the caller has missed, each followed by its position, the server}.
 --
 -- T holds, by score: tags at their positions; the header at the last position and a half, so
 -- that a reader of what is new gets it as well; the floors of dropped tags far above both.
@@ -100,4 +100,4 @@ local header = {'h', epoch, id, digits(all), digits(stale), digits(last_key), di
 redis.call('zadd', T, string.format('%.1f', last + 0.5), table.concat(header, ':'))
 -- Last, so that a user who may not publish is told, and has announced.
 if #ARGV >= FIRST_ITEM then redis.call('publish', channel, table.concat(message)) end
-return {epoch, last, all, stale, dropped, previous, tags, keys}
+return {epoch, last, all, stale, dropped, previous, tags, keys, id}

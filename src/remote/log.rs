@@ -23,17 +23,12 @@
 //! # The states in between
 //!
 //! ```text
-//! announce ──▶ the remote's log ──message──▶ follower ──▶ the local invalidation log
+//! announce ──▶ the remote's log ──message──▶   link   ──▶ the local invalidation log
 //!                     ▲                          ▲
 //!                     └── read once a second ────┘ a message was lost
 //! ```
 //!
-//! # Reading order
-//!
-//! - this file: the words, and the trait [`RemoteLog`].
-//! - `follower`: what this process knows of the log, and how it judges an entry.
-
-pub(crate) mod follower;
+//! `link` is what one process knows of the log, and how it judges an entry.
 
 use crate::key::{Key, Tag};
 use crate::lease::grant::{Epoch, Stamp};
@@ -54,6 +49,18 @@ pub enum LogItem {
     EverythingStale,
 }
 
+impl LogItem {
+    /// Returns the tag that ends, or is marked, by this; a key has none.
+    pub(crate) fn into_tag(self) -> Result<Tag, Key> {
+        match self {
+            Self::Key(key) => Err(key),
+            Self::Tag(tag) => Ok(tag),
+            Self::Everything => Ok(Tag::from("*")),
+            Self::EverythingStale => Ok(Tag::from("*").stale_mark()),
+        }
+    }
+}
+
 impl From<Tag> for LogItem {
     fn from(tag: Tag) -> Self {
         match tag.marked() {
@@ -69,6 +76,10 @@ impl From<Tag> for LogItem {
 pub struct LogHeader {
     /// The life of the log.
     pub epoch: Epoch,
+    /// The server that has last written it, in its life: another number after a restart or after
+    /// another server has taken over; 0 where that is not known. Where the log begins anew on
+    /// another server, each process tells it again what it has announced of late.
+    pub server: u64,
     /// The position of the last item; 0 where there is none yet.
     pub last: u64,
     /// The position of the last [`LogItem::Everything`]; 0 if there was none.

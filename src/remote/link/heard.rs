@@ -1,0 +1,72 @@
+//! What other processes have announced of late. Where the log begins anew on another server, that
+//! server may lack it, and the process that has announced it may be gone, or may be a script
+//! in another language that knows nothing of the log. So about one of the processes that have heard of it tells it again: each
+//! waits for a random time, and drops what it hears meanwhile.
+
+use std::collections::{HashSet, VecDeque};
+use std::time::Duration;
+
+use crate::clock::Tick;
+use crate::remote::log::LogItem;
+
+/// How long an item is remembered: a planned failover leaves the old primary writable for about
+/// eleven seconds.
+const REMEMBERED: Duration = Duration::from_secs(30);
+
+/// How many are; one more, and "everything" takes their place.
+const MAX_ITEMS: usize = 10_000;
+
+/// Within how long the first process tells an item again.
+const SPREAD: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub(super) struct Heard {
+    items: VecDeque<(Tick, LogItem)>,
+    /// What is to be told again, and when.
+    again: Option<(Tick, HashSet<LogItem>)>,
+    random: fastrand::Rng,
+}
+
+impl Default for Heard {
+    fn default() -> Self {
+        Self { items: VecDeque::new(), again: None, random: fastrand::Rng::new() }
+    }
+}
+
+impl Heard {
+    pub(super) fn note_all(&mut self, items: &[LogItem], now: Tick) {
+        if let Some((_, again)) = &mut self.again {
+            for item in items {
+                again.remove(item);
+            }
+        }
+        while self.items.front().is_some_and(|(at, _)| at.plus(REMEMBERED) < now) {
+            self.items.pop_front();
+        }
+        self.items.extend(items.iter().map(|item| (now, item.clone())));
+        if self.items.len() > MAX_ITEMS {
+            self.items = VecDeque::from([(now, LogItem::Everything)]);
+        }
+    }
+
+    /// The log has begun anew.
+    pub(super) fn is_to_be_told_again(&mut self, now: Tick) {
+        let due = now.plus(SPREAD.mul_f64(self.random.f64()));
+        let is_recent = |(at, _): &&(Tick, LogItem)| at.plus(REMEMBERED) >= now;
+        let recent = self.items.iter().filter(is_recent).map(|(_, item)| item.clone());
+        // Each once, whatever it was told of before.
+        let items: HashSet<_> = recent.collect();
+        self.again = (!items.is_empty()).then_some((due, items));
+    }
+
+    /// Returns what is to be told now, once.
+    pub(super) fn take_due(&mut self, now: Tick) -> Vec<LogItem> {
+        let due = self.again.take_if(|(due, _)| *due <= now);
+        due.map(|(_, items)| items.into_iter().collect()).unwrap_or_default()
+    }
+
+    /// Returns when something is to be told.
+    pub(super) fn next_due(&self) -> Option<Tick> {
+        self.again.as_ref().map(|(due, _)| *due)
+    }
+}

@@ -1,0 +1,198 @@
+//! What this process knows of one life of the invalidation log, and how it judges an entry of the
+//! remote by it.
+//!
+//! Items are applied in their order, each once. The positions of tags are remembered since this
+//! process began to follow the log, up to a bound. For an entry whose stamp is older than that, the
+//! log itself is asked.
+
+use std::collections::HashMap;
+
+use crate::clock::Tick;
+use crate::key::{Key, Tag};
+use crate::lease::grant::Stamp;
+use crate::remote::log::{LogHeader, LogItem, LogPositions};
+
+/// How many keys are remembered that this process has invalidated.
+const MAX_KEYS: usize = 4096;
+
+type Positions<K, P> = HashMap<K, P, foldhash::fast::RandomState>;
+
+/// What is known of one life of the log.
+#[derive(Clone, Debug)]
+pub(super) struct Known {
+    pub(super) applied: Stamp,
+    /// The server that had written the log when this process began to follow it.
+    pub(super) server: u64,
+    /// What was announced after this position is in `tags`, for each tag its last item.
+    pub(super) since: u64,
+    tags: Positions<Tag, Announced>,
+    /// The keys that this process itself has invalidated. Those of other processes may have been
+    /// put: a value that was put carries a stamp of before its announcement.
+    keys: Positions<Key, u64>,
+    everything: u64,
+    everything_stale: Option<Announced>,
+}
+
+/// The last item of a tag.
+#[derive(Clone, Copy, Debug)]
+struct Announced {
+    position: u64,
+    /// When this process heard of it; `None` where that was before it followed the log.
+    at: Option<Tick>,
+}
+
+/// What a call has announced.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OwnItems<'a> {
+    pub(crate) items: &'a [LogItem],
+    /// Whether its keys were put: what stands under them is not older than this.
+    pub(crate) is_put: bool,
+}
+
+/// What is known of an entry of the remote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Liveness {
+    Alive,
+    /// Alive, and stale from then on; `None` where it is not known from when on.
+    Stale(Option<Tick>),
+    Dead,
+    /// The log knows more than this process: it is to be read first.
+    Behind,
+    /// Only the log knows the positions of its tags.
+    Unknown,
+}
+
+impl Known {
+    /// Begins to follow the log from its last item on.
+    pub(super) fn new(header: &LogHeader) -> Self {
+        let stale = Announced { position: header.everything_stale, at: None };
+        Self {
+            applied: Stamp::new(header.epoch, header.last),
+            server: header.server,
+            since: header.last,
+            tags: Positions::default(),
+            keys: Positions::default(),
+            everything: header.everything,
+            everything_stale: (stale.position > 0).then_some(stale),
+        }
+    }
+
+    /// Judges an entry by what this process knows.
+    pub(super) fn judge(&self, key: &Key, tags: &[Tag], stamp: Stamp) -> Liveness {
+        let is_later = |position: &u64| stamp.position < *position;
+        if is_later(&self.everything) || self.keys.get(key).is_some_and(is_later) {
+            return Liveness::Dead;
+        }
+        let positions = tags.iter().filter_map(|tag| self.tags.get(tag));
+        if positions.into_iter().any(|tag| stamp.position < tag.position) {
+            return Liveness::Dead;
+        }
+        if !tags.is_empty() && stamp.position < self.since {
+            return Liveness::Unknown;
+        }
+        let marks = tags.iter().filter_map(|tag| self.tags.get(&tag.stale_mark()));
+        let marks = marks.chain(&self.everything_stale);
+        let marks = marks.filter(|mark| stamp.position < mark.position);
+        marks.map(|mark| mark.at).min().map_or(Liveness::Alive, Liveness::Stale)
+    }
+
+    /// Takes what the header says of all entries. Returns what of it is new.
+    pub(super) fn take_header(&mut self, header: &LogHeader, now: Tick) -> Vec<LogItem> {
+        let both = [
+            (header.everything, LogItem::Everything),
+            (header.everything_stale, LogItem::EverythingStale),
+        ];
+        let applied = self.applied.position;
+        let is_new = |(position, item): &(u64, LogItem)| {
+            *position > applied && self.note(*position, item, now, usize::MAX)
+        };
+        both.into_iter().filter(is_new).map(|(_, item)| item).collect()
+    }
+
+    /// Notes what this process has announced from the position `first` on. It is known from now on,
+    /// whatever else was missed.
+    pub(super) fn note_own(&mut self, first: u64, own: OwnItems<'_>, now: Tick, max_tags: usize) {
+        for (n, item) in own.items.iter().enumerate() {
+            let position = first.saturating_add(n as u64);
+            self.note(position, item, now, max_tags);
+            if let LogItem::Key(key) = item
+                && !own.is_put
+            {
+                self.keys.insert(key.clone(), position);
+            }
+        }
+        shrink(&mut self.keys, MAX_KEYS, |position| *position);
+    }
+
+    /// Notes an item. Returns whether it was new.
+    pub(super) fn note(
+        &mut self,
+        position: u64,
+        item: &LogItem,
+        now: Tick,
+        max_tags: usize,
+    ) -> bool {
+        let announced = Announced { position, at: Some(now) };
+        match item {
+            LogItem::Everything => {
+                let is_new = position > self.everything;
+                self.everything = self.everything.max(position);
+                is_new
+            }
+            LogItem::EverythingStale => {
+                let known = self.everything_stale.map_or(0, |known| known.position);
+                if position > known {
+                    self.everything_stale = Some(announced);
+                }
+                position > known
+            }
+            LogItem::Key(_) => position > self.applied.position,
+            LogItem::Tag(tag) => {
+                let known = self.tags.get(tag).map_or(0, |known| known.position);
+                if position <= known.max(self.since) {
+                    return false;
+                }
+                self.tags.insert(tag.clone(), announced);
+                // For entries with older stamps the log is asked.
+                let cut = shrink(&mut self.tags, max_tags, |known| known.position);
+                self.since = self.since.max(cut);
+                true
+            }
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.tags.len()
+    }
+}
+
+/// Judges an entry that carries `stamp` by what the log says of its tags, and after those of their
+/// stale marks.
+pub(crate) fn judge_by(said: &LogPositions, stamp: Stamp) -> Liveness {
+    let is_later = |position: &u64| stamp.position < *position;
+    let (tags, marks) = said.positions.split_at(said.positions.len() / 2);
+    let is_dead = said.header.epoch != stamp.epoch
+        || is_later(&said.header.everything)
+        || tags.iter().any(is_later);
+    if is_dead {
+        Liveness::Dead
+    } else if is_later(&said.header.everything_stale) || marks.iter().any(is_later) {
+        Liveness::Stale(None)
+    } else {
+        Liveness::Alive
+    }
+}
+
+/// Forgets the older half of what is known where it is more than `max`. Returns up to which position
+/// that is.
+fn shrink<K, P>(known: &mut Positions<K, P>, max: usize, position: impl Fn(&P) -> u64) -> u64 {
+    if known.len() <= max {
+        return 0;
+    }
+    let mut positions: Vec<_> = known.values().map(&position).collect();
+    let middle = positions.len() / 2;
+    let cut = *positions.select_nth_unstable(middle).1;
+    known.retain(|_, known| position(known) > cut);
+    cut
+}

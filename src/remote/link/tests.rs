@@ -1,0 +1,300 @@
+use super::*;
+use crate::remote::link::known::judge_by;
+use crate::remote::log::LogPositions;
+
+const T0: Tick = Tick::from_nanos(1000);
+
+fn epoch(number: u64) -> Epoch {
+    Epoch::new(number).unwrap()
+}
+
+fn stamp(position: u64) -> Option<Stamp> {
+    Some(Stamp::new(epoch(1), position))
+}
+
+fn k() -> Key {
+    "k".into()
+}
+
+fn own(items: &[LogItem]) -> OwnItems<'_> {
+    OwnItems { items, is_put: false }
+}
+
+fn header(last: u64) -> LogHeader {
+    LogHeader { epoch: epoch(1), server: 1, last, everything: 0, everything_stale: 0, dropped: 0 }
+}
+
+fn tag(name: &str) -> LogItem {
+    LogItem::Tag(name.into())
+}
+
+fn tags(names: &[&str]) -> Vec<Tag> {
+    names.iter().map(|name| Tag::from(*name)).collect()
+}
+
+fn reply(header: LogHeader, missed: &[(u64, LogItem)]) -> LogReply {
+    let missed = missed.to_vec();
+    LogReply { header, previous: header.last, missed, complete_to: header.last }
+}
+
+fn update(previous: u64, items: &[LogItem]) -> LogUpdate {
+    LogUpdate { epoch: epoch(1), previous, items: items.to_vec() }
+}
+
+/// Follows the log from position 10 on.
+fn following() -> Link {
+    let mut link = Link::new(100, 100);
+    let effect = link.take_reply(None, &reply(header(10), &[]), OwnItems::default(), T0);
+    assert!(effect.drops_copies, "what was held before is not known to be alive");
+    link
+}
+
+#[test]
+fn before_the_log_was_read_it_is_to_be_read() {
+    let mut link = Link::new(100, 100);
+    assert_eq!(link.judge_by_log(&k(), &[], stamp(1)), Liveness::Behind);
+    assert_eq!(link.stamp(), None);
+    let effect = link.take_update(&update(0, &[tag("a")]), T0);
+    assert!(effect.is_behind);
+    assert_eq!(effect.items, [tag("a")], "what it says has ended in any case");
+}
+
+#[test]
+fn an_entry_is_dead_once_a_tag_of_it_has_a_higher_position() {
+    let mut link = following();
+    let effect = link.take_update(&update(10, &[tag("a"), tag("b")]), T0);
+    assert_eq!(effect, Effects { items: vec![tag("a"), tag("b")], ..Effects::default() });
+    assert_eq!(link.stamp(), stamp(12));
+    assert_eq!(link.judge_by_log(&k(), &tags(&["b"]), stamp(11)), Liveness::Dead);
+    assert_eq!(
+        link.judge_by_log(&k(), &tags(&["a"]), stamp(11)),
+        Liveness::Alive,
+        "began after it"
+    );
+    assert_eq!(link.judge_by_log(&k(), &tags(&["c"]), stamp(10)), Liveness::Alive);
+    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Alive);
+}
+
+#[test]
+fn an_entry_without_a_stamp_or_of_another_epoch_is_not_alive() {
+    let link = following();
+    assert_eq!(link.judge_by_log(&k(), &[], None), Liveness::Dead);
+    assert_eq!(link.judge_by_log(&k(), &[], Some(Stamp::new(epoch(2), 1))), Liveness::Behind);
+    assert_eq!(link.judge_by_log(&k(), &[], stamp(11)), Liveness::Behind, "its process knows more");
+}
+
+#[test]
+fn tags_of_an_entry_older_than_what_is_followed_are_asked_for() {
+    let link = following();
+    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(9)), Liveness::Unknown);
+    assert_eq!(link.judge_by_log(&k(), &[], stamp(9)), Liveness::Alive);
+    let said = |positions: &[u64]| LogPositions { header: header(10), positions: positions.into() };
+    let asked = Stamp::new(epoch(1), 9);
+    assert_eq!(judge_by(&said(&[9, 9]), asked), Liveness::Alive);
+    assert_eq!(judge_by(&said(&[10, 0]), asked), Liveness::Dead);
+    assert_eq!(judge_by(&said(&[9, 10]), asked), Liveness::Stale(None));
+    let other = Stamp::new(epoch(2), 9);
+    assert_eq!(judge_by(&said(&[0, 0]), other), Liveness::Dead);
+    let mut all = said(&[0, 0]);
+    all.header.everything = 10;
+    assert_eq!(judge_by(&all, asked), Liveness::Dead);
+}
+
+#[test]
+fn everything_ends_what_has_no_tag_and_a_mark_makes_it_stale() {
+    let mut link = following();
+    let later = T0.plus(std::time::Duration::from_secs(1));
+    link.take_update(&update(10, &[LogItem::Everything]), T0);
+    link.take_update(&update(11, &[LogItem::EverythingStale]), later);
+    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Dead);
+    assert_eq!(link.judge_by_log(&k(), &[], stamp(11)), Liveness::Stale(Some(later)));
+    assert_eq!(link.judge_by_log(&k(), &[], stamp(12)), Liveness::Alive);
+    let mark = LogItem::from(Tag::from("a").stale_mark());
+    link.take_update(&update(12, std::slice::from_ref(&mark)), T0);
+    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(12)), Liveness::Stale(Some(T0)));
+    assert_eq!(link.judge_by_log(&k(), &tags(&["b"]), stamp(12)), Liveness::Alive);
+}
+
+#[test]
+fn a_lost_message_is_found_by_the_next_message_and_read() {
+    let mut link = following();
+    let asked = link.stamp();
+    let effect = link.take_update(&update(12, &[tag("c")]), T0);
+    assert!(effect.is_behind);
+    assert_eq!(effect.items, [tag("c")], "this one has ended at once");
+    assert_eq!(link.stamp(), asked, "no computation is stamped with more");
+    assert_eq!(link.judge_by_log(&k(), &tags(&["c"]), stamp(10)), Liveness::Dead);
+    let key = LogItem::Key("k".into());
+    let missed = [(11, tag("b")), (12, key.clone()), (13, tag("c"))];
+    let effect = link.take_reply(asked, &reply(header(13), &missed), OwnItems::default(), T0);
+    assert_eq!(effect, Effects { items: vec![tag("b"), key], ..Effects::default() });
+    assert_eq!(link.stamp(), stamp(13));
+}
+
+#[test]
+fn a_message_that_comes_twice_or_late_does_nothing() {
+    let mut link = following();
+    let message = update(10, &[tag("a"), LogItem::Key("k".into())]);
+    assert_eq!(link.take_update(&message, T0).items.len(), 2);
+    assert_eq!(link.take_update(&message, T0), Effects::default());
+}
+
+#[test]
+fn own_items_are_known_at_once_and_end_nothing_twice() {
+    let mut link = following();
+    let (asked, mut said) = (link.stamp(), reply(header(12), &[(11, tag("b"))]));
+    (said.previous, said.complete_to) = (11, 11);
+    let effect = link.take_reply(asked, &said, own(&[tag("own")]), T0);
+    assert_eq!(effect.items, [tag("b")]);
+    assert_eq!(link.stamp(), stamp(12));
+    assert_eq!(link.judge_by_log(&k(), &tags(&["own"]), stamp(11)), Liveness::Dead);
+}
+
+#[test]
+fn what_another_process_has_ended_is_not_hidden_by_an_own_item_that_came_later() {
+    let mut link = following();
+    let (asked, mut said) = (link.stamp(), reply(header(12), &[(11, tag("a"))]));
+    (said.previous, said.complete_to) = (11, 11);
+    let effect = link.take_reply(asked, &said, own(&[tag("a")]), T0);
+    assert_eq!(effect.items, [tag("a")]);
+    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(11)), Liveness::Dead);
+    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(12)), Liveness::Alive);
+}
+
+#[test]
+fn an_own_end_of_everything_ends_once_more_where_another_may_be_hidden_by_it() {
+    for (missed, expected) in [(0, vec![]), (1, vec![LogItem::Everything])] {
+        let mut link = following();
+        let last = 11 + missed;
+        let said = LogHeader { everything: last, ..header(last) };
+        let mut said = reply(said, &[]);
+        (said.previous, said.complete_to) = (last - 1, last - 1);
+        let effect = link.take_reply(link.stamp(), &said, own(&[LogItem::Everything]), T0);
+        assert_eq!(effect.items, expected, "{missed}");
+        assert_eq!(link.judge_by_log(&k(), &[], stamp(last - 1)), Liveness::Dead);
+    }
+}
+
+#[test]
+fn own_items_end_once_more_where_it_is_not_known_what_they_hide() {
+    let mut link = following();
+    let mut said = reply(header(12), &[]);
+    said.previous = 11;
+    let effect = link.take_reply(None, &said, own(&[tag("a")]), T0);
+    assert_eq!((effect.items, effect.is_behind), (vec![tag("a")], true));
+    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(10)), Liveness::Dead);
+}
+
+#[test]
+fn own_items_are_known_although_more_is_to_be_read() {
+    let mut link = following();
+    let (asked, mut said) = (link.stamp(), reply(header(3001), &[(11, tag("b"))]));
+    (said.previous, said.complete_to) = (3000, 11);
+    let effect = link.take_reply(asked, &said, own(&[tag("own")]), T0);
+    assert!(effect.is_behind);
+    assert_eq!(effect.items, [tag("b"), tag("own")]);
+    assert_eq!(link.stamp(), stamp(11));
+    assert_eq!(link.judge_by_log(&k(), &tags(&["own"]), stamp(11)), Liveness::Dead);
+}
+
+#[test]
+fn a_log_that_is_shorter_than_when_it_was_asked_has_been_rolled_back() {
+    let mut link = following();
+    let effect = link.take_reply(stamp(10), &reply(header(8), &[]), OwnItems::default(), T0);
+    assert!(effect.is_rolled_back && !effect.drops_copies);
+    assert_eq!(link.stamp(), stamp(10));
+}
+
+#[test]
+fn a_new_epoch_is_a_gap_and_the_old_one_is_never_returned_to() {
+    let mut link = following();
+    let asked = link.stamp();
+    let new = LogHeader { epoch: epoch(2), ..header(3) };
+    let effect = link.take_reply(asked, &reply(new, &[]), OwnItems::default(), T0);
+    assert!(effect.drops_copies);
+    assert_eq!(link.stamp(), Some(Stamp::new(epoch(2), 3)));
+    let late = link.take_reply(asked, &reply(header(11), &[]), OwnItems::default(), T0);
+    assert_eq!(late, Effects { is_behind: true, ..Effects::default() });
+    assert_eq!(link.stamp(), Some(Stamp::new(epoch(2), 3)));
+    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Behind);
+}
+
+#[test]
+fn items_that_the_log_has_dropped_are_a_gap_only_where_they_were_missed() {
+    let mut link = following();
+    let dropped = |dropped| LogHeader { dropped, ..header(20) };
+    let effect = link.take_reply(stamp(10), &reply(dropped(10), &[]), OwnItems::default(), T0);
+    assert!(!effect.drops_copies);
+    let mut link = following();
+    let effect = link.take_reply(stamp(10), &reply(dropped(11), &[]), OwnItems::default(), T0);
+    assert!(effect.drops_copies);
+    assert_eq!(link.stamp(), stamp(20));
+}
+
+#[test]
+fn an_announcement_from_before_the_first_read_ends_what_it_names() {
+    let mut link = Link::new(100, 100);
+    // Another call has read the log while this one was on its way.
+    link.take_reply(None, &reply(header(10), &[]), OwnItems::default(), T0);
+    let mut said = reply(header(11), &[]);
+    (said.previous, said.complete_to) = (10, 10);
+    link.take_reply(None, &said, own(&[tag("own")]), T0);
+    assert_eq!(link.judge_by_log(&k(), &tags(&["own"]), stamp(10)), Liveness::Dead);
+}
+
+#[test]
+fn tags_beyond_the_bound_are_asked_for() {
+    let mut link = Link::new(10, 100);
+    link.take_reply(None, &reply(header(0), &[]), OwnItems::default(), T0);
+    for n in 0..100_u64 {
+        link.take_update(&update(n, &[LogItem::Tag(n.into())]), T0);
+        assert!(link.known.as_ref().unwrap().len() <= 10);
+    }
+    for n in 0..100_u64 {
+        let judged = link.judge_by_log(&k(), &[n.into()], stamp(n));
+        assert!(matches!(judged, Liveness::Dead | Liveness::Unknown), "tag {n}: {judged:?}");
+    }
+    assert_eq!(link.judge_by_log(&k(), &[7_u64.into()], stamp(100)), Liveness::Alive);
+}
+
+#[test]
+fn a_message_that_tells_of_unread_items_has_the_log_read_before_anything_is_judged() {
+    let mut link = following();
+    let before = link.questions.count;
+    // A gap: items 11 and 12 are not known.
+    assert!(link.take_update(&update(12, &[tag("b")]), T0).is_behind);
+    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(10)), Liveness::Behind);
+    assert_eq!(
+        link.judge_behind(&k(), &tags(&["a"]), stamp(10)),
+        Liveness::Alive,
+        "the log is away"
+    );
+    link.questions.answered = before;
+    assert_eq!(
+        link.judge_by_log(&k(), &[], stamp(10)),
+        Liveness::Behind,
+        "that read was sent before"
+    );
+    link.questions.answered = link.questions.count;
+    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Alive);
+
+    // Another life of the log: everything may have ended.
+    let other = LogUpdate { epoch: epoch(2), ..update(1, &[tag("b")]) };
+    assert!(link.take_update(&other, T0).is_behind);
+    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Behind);
+    assert_eq!(link.judge_behind(&k(), &[], stamp(10)), Liveness::Unknown);
+    link.questions.answered = link.questions.count;
+    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Alive, "the log says otherwise");
+}
+
+#[test]
+fn positions_at_the_end_of_their_range_panic_nowhere() {
+    let mut link = following();
+    let items = [tag("a"), tag("b")];
+    let last = LogHeader { last: u64::MAX, ..header(0) };
+    let said = LogReply { previous: u64::MAX, ..reply(last, &[]) };
+    link.take_reply(stamp(10), &said, own(&items), T0);
+    link.take_update(&update(u64::MAX - 1, &items), T0);
+    link.take_update(&update(u64::MAX, &items), T0);
+    assert_ne!(link.judge_by_log(&k(), &tags(&["a"]), stamp(10)), Liveness::Alive);
+}
