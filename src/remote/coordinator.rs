@@ -435,14 +435,18 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             self.announce_keys(keys, false).await;
             return Delivery::Queued;
         }
-        let told = self.announce_keys(keys, false).await;
-        if self.log().is_some() && !self.gate.link().is_over_one_connection(&asked) {
-            // Perhaps they were removed at one server and announced at another.
-            self.gate.link().journal.note_keys(keys);
-            self.gate.tend.notify_one();
-            return Delivery::Queued;
+        // Else they were perhaps removed at one server, and are announced at another.
+        let is_over_one =
+            || self.log().is_none() || self.gate.link().is_over_one_connection(&asked);
+        if is_over_one() {
+            let told = self.announce_keys(keys, false).await;
+            if is_over_one() {
+                return told;
+            }
         }
-        told
+        self.gate.link().journal.note_keys(keys);
+        self.gate.tend.notify_one();
+        Delivery::Queued
     }
 
     /// Tells the others of keys that the remote has removed, or replaced where `is_put`.

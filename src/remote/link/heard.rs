@@ -69,4 +69,15 @@ impl Heard {
     pub(super) fn next_due(&self) -> Option<Tick> {
         self.again.as_ref().map(|(due, _)| *due)
     }
+
+    /// Feeds all that decides what this does next.
+    #[cfg(test)]
+    pub(super) fn fingerprint(&self, to: &mut impl std::hash::Hasher) {
+        use std::collections::BTreeSet;
+        use std::hash::Hash;
+        let name = |item: &LogItem| format!("{item:?}");
+        let heard = self.items.iter().map(|(_, item)| name(item)).collect::<BTreeSet<_>>();
+        let again = self.again.iter().flat_map(|(_, items)| items.iter().map(name));
+        (heard, again.collect::<BTreeSet<_>>()).hash(to);
+    }
 }

@@ -44,7 +44,7 @@ impl JournalWork {
 
 type Noted<T> = HashMap<T, JournalState, foldhash::fast::RandomState>;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum JournalState {
     Noted,
     /// Handed out and not noted again since.
@@ -158,6 +158,19 @@ impl Journal {
 
     pub(crate) fn len(&self) -> usize {
         self.keys.len() + self.announcements.len() + self.tags.len()
+    }
+
+    /// Feeds all that decides what this does next.
+    #[cfg(test)]
+    pub(super) fn fingerprint(&self, to: &mut impl std::hash::Hasher) {
+        use std::collections::BTreeMap;
+        use std::hash::Hash;
+        let keys = |noted: &Noted<Key>| {
+            let keys = noted.iter().map(|(key, state)| (key.as_bytes().to_vec(), *state));
+            keys.collect::<BTreeMap<_, _>>()
+        };
+        let tags = self.tags.iter().map(|(tag, state)| (tag.as_bytes(), *state));
+        (keys(&self.keys), keys(&self.announcements), tags.collect::<BTreeMap<_, _>>()).hash(to);
     }
 
     /// Whether "everything" is noted and will be told after what is noted now.

@@ -165,6 +165,17 @@ impl Known {
     pub(super) fn len(&self) -> usize {
         self.tags.len()
     }
+
+    /// Feeds all that decides what this does next.
+    #[cfg(test)]
+    pub(super) fn fingerprint(&self, to: &mut impl std::hash::Hasher) {
+        use std::collections::BTreeMap;
+        use std::hash::Hash;
+        let tags = self.tags.iter().map(|(tag, known)| (tag.as_bytes(), known.position));
+        let keys = self.keys.iter().map(|(key, position)| (key.as_bytes(), *position));
+        (tags.collect::<BTreeMap<_, _>>(), keys.collect::<BTreeMap<_, _>>()).hash(to);
+        (self.applied, self.server, self.since, self.everything).hash(to);
+    }
 }
 
 /// Judges an entry that carries `stamp` by what the log says of its tags, and after those of their

@@ -111,7 +111,7 @@ enum Validity {
 
 /// Messages that tell of items which this process has not read. Until a read of the log that is
 /// sent after such a message, this process does not know what is alive.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, Hash)]
 struct Questions {
     /// How many there were.
     count: u64,
@@ -122,7 +122,7 @@ struct Questions {
 }
 
 /// A call that asks the log, as it was when the call was sent.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Asked {
     sent: Tick,
     over: u64,

@@ -1,3 +1,8 @@
+mod search;
+mod state;
+mod steps;
+mod world;
+
 use super::*;
 use crate::remote::link::known::judge_by;
 use crate::remote::log::LogPositions;
@@ -297,4 +302,20 @@ fn positions_at_the_end_of_their_range_panic_nowhere() {
     link.take_update(&update(u64::MAX - 1, &items), T0);
     link.take_update(&update(u64::MAX, &items), T0);
     assert_ne!(link.judge_by_log(&k(), &tags(&["a"]), stamp(10)), Liveness::Alive);
+}
+
+impl Link {
+    /// Feeds all that decides what this does next.
+    fn fingerprint(&self, to: &mut impl std::hash::Hasher) {
+        use std::hash::Hash;
+        (self.connection, self.verified_over, self.verified_at, self.doubts, self.settled).hash(to);
+        (self.questions, self.valid, self.is_away, self.is_in_doubt).hash(to);
+        self.known.is_some().hash(to);
+        if let Some(known) = &self.known {
+            known.fingerprint(to);
+        }
+        self.journal.fingerprint(to);
+        self.own.fingerprint(to);
+        self.heard.fingerprint(to);
+    }
 }
