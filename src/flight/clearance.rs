@@ -29,7 +29,9 @@ use crate::flight::phase::Verdict;
 use crate::key::Key;
 use crate::lease::grant::{AcquireOutcome, FillOutcome, Grant, LeaseRequest, Version};
 use crate::lease::hold::{Attempt, Errands};
-use crate::lease::shared_store::{FillPayload, RemoteValue, SharedStore, Unavailable};
+use crate::lease::shared_store::{
+    FillPayload, RemoteValue, SharedStore, Unavailable, UncacheableFor,
+};
 use crate::lease::wakes::Listener;
 use crate::observe::{LockAnswer, Occurrence, WakeCause};
 
@@ -357,10 +359,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
         match found {
             RemoteValue::Nothing => Turn::Acquire(None),
             RemoteValue::Useless(version) => Turn::Acquire(version),
-            RemoteValue::Uncacheable { unkeyed, until, version } => {
+            RemoteValue::Uncacheable { whom, until, version } => {
                 // The marker releases the waiters. It forbids nothing: the next result
                 // may be storable, and then it replaces the marker.
-                self.stop_waiting(way, unkeyed, until);
+                self.stop_waiting(way, whom, until);
                 Turn::Acquire(version)
             }
             RemoteValue::Entry(entry) => match wanted.judge(&entry) {
@@ -383,11 +385,14 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
     /// Releases the waiters that a marker concerns: a result that is not shared is worth no wait,
     /// here or in another process. A marker for another request than this leader's is no reason
-    /// not to wait.
-    fn stop_waiting(&self, way: &mut LeaseWait<V>, unkeyed: Option<u64>, until: Tick) {
-        if way.patience == Patience::Wait && self.note_declined(unkeyed, until) {
-            way.patience = Patience::GoOn;
-        }
+    /// not to wait. Where results stay in their processes, each process needs one of its own, and
+    /// its callers wait for that.
+    fn stop_waiting(&self, way: &mut LeaseWait<V>, whom: UncacheableFor, until: Tick) {
+        way.patience = match (way.patience, whom) {
+            (Patience::Wait | Patience::GiveUp, UncacheableFor::OtherProcesses) => Patience::GoOn,
+            (Patience::Wait, whom) if self.note_declined(whom, until) => Patience::GoOn,
+            (patience, _) => patience,
+        };
     }
 
     /// `over_value` says that the lease is for replacing a value that may yet be of use, `way`
@@ -409,17 +414,18 @@ impl<V: Send + Sync + 'static> Leader<V> {
         self.lease = Some(Box::new(lease));
     }
 
-    /// Notes what another process says: until then the results of this key are not shared, those
-    /// to requests with the hash `unkeyed` or all. Returns whether that concerns this leader: then
-    /// it goes on, since its own result may be shared. Where no caller like it would wait, it
-    /// counts for the waiters as a result of this flight.
-    fn note_declined(&self, unkeyed: Option<u64>, until: Tick) -> bool {
+    /// Notes what another process says: until then the results of this key are not shared with
+    /// `whom`. Returns whether that concerns this leader: then it goes on, since its own result may
+    /// be shared. Where no caller like it would wait, it counts for the waiters as a result of this
+    /// flight.
+    fn note_declined(&self, whom: UncacheableFor, until: Tick) -> bool {
         let (key, now) = (&self.flight.key, self.engine.clock.now());
-        self.engine.note(key, |marks| match unkeyed {
-            Some(unkeyed) => {
+        self.engine.note(key, |marks| match whom {
+            UncacheableFor::EqualRequests(unkeyed) => {
                 marks.evidence.decline(RequestTraits { unkeyed, ..self.traits }, until, now);
             }
-            None => marks.evidence.decline_all(self.traits, until),
+            UncacheableFor::AllRequests => marks.evidence.decline_all(self.traits, until),
+            UncacheableFor::OtherProcesses => {}
         });
         let evidence = self.engine.table.read_marks(key, |marks| marks.evidence);
         let evidence = evidence.unwrap_or_default();

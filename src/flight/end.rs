@@ -32,6 +32,7 @@ use crate::flight::marks::{Marks, RemovedMarks};
 use crate::flight::phase::{Abandonment, SharedFailure, Verdict};
 use crate::garbage::{Garbage, drop_caught};
 use crate::key::Key;
+use crate::lease::shared_store::UncacheableFor;
 use crate::observe::{CallersGot, ComputationEnd, FailureEffect, Observe, Occurrence};
 use crate::sync::Arc;
 
@@ -89,11 +90,8 @@ pub(crate) enum Remember {
 
 /// How the lease ends.
 enum LeaseEnd {
-    GivenUp {
-        hold: Option<Duration>,
-    },
-    /// With the hash of the requests that it concerns; none: all.
-    MarkUncacheable(Option<u64>),
+    GivenUp { hold: Option<Duration> },
+    MarkUncacheable(UncacheableFor),
 }
 
 /// An end as the steps need it.
@@ -227,8 +225,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 LeaseEnd::GivenUp { hold } => {
                     lease.give_up(hold.filter(|_| is_current && self.holds_elsewhere));
                 }
-                LeaseEnd::MarkUncacheable(of) => {
-                    lease.mark_uncacheable(of, engine.settings.uncacheable_for());
+                LeaseEnd::MarkUncacheable(whom) => {
+                    let took = now.since(self.started.tick);
+                    lease.mark_uncacheable(whom, engine.settings.uncacheable_for(), took);
                 }
             }
         }
@@ -333,9 +332,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 match remember {
                     // Other processes learn it with the end of the lease.
                     Remember::Everywhere => {
-                        let is_for_all = marks.evidence.lets_all_pass(self.traits, now);
-                        let of = (!is_for_all).then_some(unkeyed);
-                        Steps { replaced, lease: LeaseEnd::MarkUncacheable(of), ..steps }
+                        let whom = match marks.evidence.lets_all_pass(self.traits, now) {
+                            true => UncacheableFor::AllRequests,
+                            false => UncacheableFor::EqualRequests(unkeyed),
+                        };
+                        Steps { replaced, lease: LeaseEnd::MarkUncacheable(whom), ..steps }
                     }
                     _ => Steps { replaced, ..steps },
                 }

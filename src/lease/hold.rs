@@ -11,7 +11,9 @@ use tokio_util::task::TaskTracker;
 use crate::entry::Entry;
 use crate::key::Key;
 use crate::lease::grant::{AcquireOutcome, FillOutcome, Grant, LeaseRequest, Token, Version};
-use crate::lease::shared_store::{FillPayload, RemoteValue, SharedStore, Unavailable};
+use crate::lease::shared_store::{
+    FillPayload, NotFilled, RemoteValue, SharedStore, Unavailable, UncacheableFor,
+};
 
 /// How often an offer is repeated when another value stands there.
 const MAX_OFFERS: u8 = 3;
@@ -266,7 +268,8 @@ impl<V: Send + Sync + 'static> Lease<V> {
                     // The computation started under our own lease: an invalidation
                     // since then must find this result too old.
                     let grant = grant.for_result_of(&self.grant);
-                    self.shared.fill(&place.key, &grant, &share).await?;
+                    let filled = self.fill_or_mark(&place.key, &grant, &share, ask.seen.is_none());
+                    filled.await?;
                     attempt.was_answered();
                     return Ok(());
                 }
@@ -289,10 +292,30 @@ impl<V: Send + Sync + 'static> Lease<V> {
     /// Dropped while it waits, it gives the lease up; if the fill was executed
     /// nevertheless, that finds nothing to give up.
     pub(super) async fn fill(mut self, share: &FillPayload<V>) -> Result<FillOutcome, Unavailable> {
-        let filled = self.shared.fill(&self.key, &self.grant, share).await;
+        let filled = self.fill_or_mark(&self.key, &self.grant, share, true).await;
         // A refused fill has given up the rest of the lease.
         self.over = filled.is_ok();
         filled
+    }
+
+    /// Fills. What cannot be shared `leaves_marker`: the processes that wait find that, and compute
+    /// at once instead of one after the other.
+    async fn fill_or_mark(
+        &self,
+        key: &Key,
+        grant: &Grant,
+        share: &FillPayload<V>,
+        leaves_marker: bool,
+    ) -> Result<FillOutcome, Unavailable> {
+        let mut filled = self.shared.fill(key, grant, share).await;
+        if let (Err(NotFilled::Unshareable(span)), FillPayload::Entry(entry)) = (filled, share)
+            && leaves_marker
+        {
+            let (whom, took) = (UncacheableFor::OtherProcesses, entry.window().computed_in());
+            filled =
+                self.shared.fill(key, grant, &FillPayload::Uncacheable { whom, span, took }).await;
+        }
+        Ok(filled?)
     }
 
     /// Says that the value in the remote is of no use any more.
@@ -300,15 +323,15 @@ impl<V: Send + Sync + 'static> Lease<V> {
         self.over_value = false;
     }
 
-    /// Says that answers of this key may not be shared, those to requests with the hash `unkeyed`
-    /// or all; unless there is still a value.
-    pub(crate) fn mark_uncacheable(self, unkeyed: Option<u64>, span: Duration) {
+    /// Says that the next result will not be shared with `whom` either; unless there is still a
+    /// value.
+    pub(crate) fn mark_uncacheable(self, whom: UncacheableFor, span: Duration, took: Duration) {
         if self.over_value {
             return;
         }
         let errands = self.errands.clone();
         errands.run(async move {
-            let _ = self.fill(&FillPayload::Uncacheable { unkeyed, span }).await;
+            let _ = self.fill(&FillPayload::Uncacheable { whom, span, took }).await;
         });
     }
 

@@ -31,15 +31,24 @@ pub(crate) enum RemoteValue<V> {
     Nothing,
     /// A value that no invalidation has reached, however old it is.
     Entry(Arc<Entry<V>>),
-    /// The last computation says: answers of this key may not be shared, those to requests with
-    /// the hash `unkeyed` or all.
+    /// The last computation says: the next result will not be shared with `whom` either.
     Uncacheable {
-        unkeyed: Option<u64>,
+        whom: UncacheableFor,
         until: Tick,
         version: Option<Version>,
     },
     /// A value that cannot be used: damaged, foreign, invalidated.
     Useless(Option<Version>),
+}
+
+/// Who gains nothing by waiting for a result.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum UncacheableFor {
+    /// Callers whose requests have this hash of what they have besides the key.
+    EqualRequests(u64),
+    AllRequests,
+    /// Processes: a result stays in the process that has computed it. Its callers share it.
+    OtherProcesses,
 }
 
 /// Whether the remote was told.
@@ -54,7 +63,26 @@ pub(crate) enum Delivery {
 #[derive(Debug)]
 pub(crate) enum FillPayload<V> {
     Entry(Arc<Entry<V>>),
-    Uncacheable { unkeyed: Option<u64>, span: Duration },
+    /// Counted from now. `took` is how long the work took.
+    Uncacheable {
+        whom: UncacheableFor,
+        span: Duration,
+        took: Duration,
+    },
+}
+
+/// Why a fill came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NotFilled {
+    Unavailable,
+    /// The result cannot be shared between processes, nor can the next one for so long.
+    Unshareable(Duration),
+}
+
+impl From<NotFilled> for Unavailable {
+    fn from(_: NotFilled) -> Self {
+        Self
+    }
 }
 
 /// The store and the lock that several processes share. Every call ends within
@@ -77,7 +105,7 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
         key: &'a Key,
         grant: &'a Grant,
         share: &'a FillPayload<V>,
-    ) -> RemoteFuture<'a, FillOutcome>;
+    ) -> NoticeFuture<'a, Result<FillOutcome, NotFilled>>;
 
     /// Returns whether the lease still holds.
     fn renew<'a>(

@@ -16,8 +16,8 @@ use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag, is_of_process};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Stamp, Token};
 use crate::lease::shared_store::{
-    Delivery, Errand, FillPayload, NoticeFuture, RemoteFuture, RemoteHealth, RemoteValue,
-    SharedStore, Unavailable,
+    Delivery, Errand, FillPayload, NotFilled, NoticeFuture, RemoteFuture, RemoteHealth,
+    RemoteValue, SharedStore, Unavailable, UncacheableFor,
 };
 use crate::lease::wakes::{Listener, Wakes};
 use crate::observe::{Observe, Occurrence, RemoteOp};
@@ -72,6 +72,15 @@ const LEAST_TTL: Duration = Duration::from_millis(1);
 
 /// How far ahead a reading of the remote's clock may seem to be.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
+
+/// For how long processes compute without waiting for each other after a result that could not be
+/// shared: as long as that is fresh, within these bounds.
+const SHORTEST_MARKER: Duration = Duration::from_secs(1);
+const LONGEST_MARKER: Duration = Duration::from_secs(60);
+
+/// The payload of a marker that concerns processes. Version 0.2.0 reads the first 8 bytes as the
+/// hash of a request that no client sends.
+const OTHER_PROCESSES: &[u8] = b"processes";
 
 /// The version of an envelope that the remote itself numbers.
 const UNNUMBERED: u64 = 1;
@@ -222,11 +231,14 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         version: Option<Version>,
     ) -> RemoteValue<V> {
         let until = started.plus(envelope.fresh);
-        let unkeyed = envelope.payload.first_chunk().map(|hash| u64::from_be_bytes(*hash));
-        let now = self.engine.upgrade().map(|engine| engine.clock.now());
-        match now {
-            Some(now) if now < until => RemoteValue::Uncacheable { unkeyed, until, version },
-            _ => RemoteValue::Useless(version),
+        let whom = match envelope.payload.first_chunk() {
+            _ if *envelope.payload == *OTHER_PROCESSES => UncacheableFor::OtherProcesses,
+            Some(hash) => UncacheableFor::EqualRequests(u64::from_be_bytes(*hash)),
+            None => UncacheableFor::AllRequests,
+        };
+        match self.tick() < until {
+            true => RemoteValue::Uncacheable { whom, until, version },
+            false => RemoteValue::Useless(version),
         }
     }
 
@@ -292,9 +304,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         &self,
         (key, shard): (&Key, &ShardState),
         grant: &Grant,
-        (unkeyed, span): (Option<u64>, Duration),
+        (whom, span, took): (UncacheableFor, Duration, Duration),
     ) -> Option<(Bytes, Duration)> {
-        let hash = unkeyed.map(u64::to_be_bytes);
+        let payload = match whom {
+            UncacheableFor::EqualRequests(hash) => Bytes::copy_from_slice(&hash.to_be_bytes()),
+            UncacheableFor::AllRequests => Bytes::new(),
+            UncacheableFor::OtherProcesses => Bytes::from_static(OTHER_PROCESSES),
+        };
         // The word counts from now on, however long the computation took.
         let started = shard.clock.tick_of(grant.now)?;
         let envelope = Envelope {
@@ -306,9 +322,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             stale_for: Duration::ZERO,
             stale_if_error: Duration::ZERO,
             kept_longer: Duration::ZERO,
-            took: Duration::ZERO,
+            took,
             tags: Vec::new(),
-            payload: hash.map(|hash| Bytes::copy_from_slice(&hash)).unwrap_or_default(),
+            payload,
         };
         let bytes = envelope::encode(&envelope, key, self.codec.schema, grant.version)?;
         Some((bytes, span.max(LEAST_TTL)))
@@ -385,7 +401,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         key: &Key,
         grant: &Grant,
         share: &FillPayload<V>,
-    ) -> Result<FillOutcome, Unavailable> {
+    ) -> Result<FillOutcome, NotFilled> {
         let shard = self.gate.shard_of(key);
         if !self.is_of_this_epoch(grant.stamp) {
             // No process would use it. Another may compute.
@@ -397,16 +413,30 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             FillPayload::Entry(entry) => {
                 self.close((key, &shard), entry, (grant.now, grant.stamp), grant.version)
             }
-            FillPayload::Uncacheable { unkeyed, span } => {
-                self.close_marker((key, &shard), grant, (*unkeyed, *span))
+            FillPayload::Uncacheable { whom, span, took } => {
+                self.close_marker((key, &shard), grant, (*whom, *span, *took))
             }
         };
         let Some((bytes, ttl)) = closed else {
             self.gate.observe(Occurrence::Unshareable { key });
-            return Err(Unavailable);
+            return Err(self.not_closed(share, &shard));
         };
         let fill = || self.remote().fill(key, grant, ttl, bytes.clone());
-        self.gate.call(RemoteOp::Fill, key, bytes.len(), fill).await.map_err(away)
+        let filled = self.gate.call(RemoteOp::Fill, key, bytes.len(), fill).await;
+        filled.map_err(|_| NotFilled::Unavailable)
+    }
+
+    /// Returns whether what could not be closed is a result that cannot be shared, or can be later.
+    fn not_closed(&self, share: &FillPayload<V>, shard: &ShardState) -> NotFilled {
+        match share {
+            FillPayload::Entry(entry)
+                if shard.clock.is_set() && !self.gate.journal.has_any_of(&entry.tags) =>
+            {
+                let left = entry.window().fresh_until.since(self.tick());
+                NotFilled::Unshareable(left.clamp(SHORTEST_MARKER, LONGEST_MARKER))
+            }
+            _ => NotFilled::Unavailable,
+        }
     }
 
     /// Returns whether the log is still the one by which a computation was stamped.
@@ -589,7 +619,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         key: &'a Key,
         grant: &'a Grant,
         share: &'a FillPayload<V>,
-    ) -> RemoteFuture<'a, FillOutcome> {
+    ) -> NoticeFuture<'a, Result<FillOutcome, NotFilled>> {
         Box::pin(self.fill_now(key, grant, share))
     }
 

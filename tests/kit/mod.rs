@@ -9,6 +9,7 @@
 //! - `spawn`: spawns a task, as `tokio::spawn` does, and is compiled faster.
 //! - `alone`: runs a part of a test in a process of its own: one that may deadlock or abort.
 //! - `cases`: how many cases a random test plays.
+//! - `crowd`: a crowd in several processes, and what it costs.
 //! - `log`: listens to the lines of `tracing` on one thread.
 //! - `remote`: processes on the remote in memory (`remote::Double`), under paused time.
 //! - `redis`: real Redis servers, clusters and sentinels, and a TCP proxy that fails on
@@ -26,6 +27,7 @@ pub(crate) mod alone;
 pub(crate) mod cases;
 #[path = "../../src/http/tests/reference/codings.rs"]
 pub(crate) mod codings;
+pub(crate) mod crowd;
 pub(crate) mod http;
 pub(crate) mod log;
 pub(crate) mod origin;

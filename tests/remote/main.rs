@@ -27,5 +27,6 @@ mod shards;
 mod stale;
 mod stale_marks;
 mod uncacheable;
+mod unshareable;
 mod values;
 mod wake_ups;
