@@ -214,10 +214,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let key = request.key.clone();
         // As the leader of a flight it cannot store a value that is invalidated meanwhile.
         let Some(lead) = try_lead(&self.engine, request) else {
-            let found = shared.get(&key).await;
+            let found = shared.get(&key, &mut None).await;
             return found.ok().and_then(|found| self.servable(&key, found));
         };
-        let found = shared.get(&key).await;
+        let found = shared.get(&key, &mut None).await;
         let Some(entry) = found.ok().and_then(|found| self.servable(&key, found)) else {
             lead.end(Conclusion::Withdraw);
             return None;

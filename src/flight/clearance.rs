@@ -30,7 +30,7 @@ use crate::key::Key;
 use crate::lease::grant::{AcquireOutcome, FillOutcome, Grant, LeaseRequest, Version};
 use crate::lease::hold::{Attempt, Errands};
 use crate::lease::shared_store::{
-    FillPayload, RemoteValue, SharedStore, Unavailable, UncacheableFor,
+    Arrival, FillPayload, RemoteValue, SharedStore, Unavailable, UncacheableFor,
 };
 use crate::lease::wakes::Listener;
 use crate::observe::{LockAnswer, Occurrence, WakeCause};
@@ -178,6 +178,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             turns: 0,
             over_value: false,
             wait: None,
+            arrival: None,
         };
         match self.clear_with(&mut way, wanted).await {
             Ok(cleared) => cleared,
@@ -204,7 +205,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         wanted: &mut impl Search<V>,
     ) -> Result<Clearance<V>, Unavailable> {
         loop {
-            let found = way.shared.get(wanted.key()).await?;
+            let found = way.shared.get(wanted.key(), &mut way.arrival).await?;
             let seen = match self.weigh(way, found, wanted) {
                 Turn::Done(cleared) => return Ok(cleared),
                 Turn::Again if way.may_turn() => continue,
@@ -462,6 +463,8 @@ struct LeaseWait<V: Send + Sync + 'static> {
     /// Whether the remote has a value that does not serve and may yet be of use, for
     /// example in place of a failure.
     over_value: bool,
+    /// When the callers came that this leader looks for.
+    arrival: Option<Arrival>,
 }
 
 /// A lease of another process, as seen by a leader that waits for it.

@@ -222,6 +222,8 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     async fn catch_up(&mut self) {
         self.has_caught_up = true;
         self.engine.vouch(false).await;
+        // What it has learned of came before this caller.
+        self.asked = self.engine.log.seq();
     }
 
     /// Goes from flight to flight until the caller knows how to go on.

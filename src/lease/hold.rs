@@ -229,7 +229,7 @@ impl<V: Send + Sync + 'static> Lease<V> {
             let attempt = Attempt::begin(&self.shared, key, &ask, &self.errands);
             match self.shared.acquire(key, &ask).await? {
                 AcquireOutcome::Granted(grant) => {
-                    let RemoteValue::Entry(now) = self.shared.get(key).await? else {
+                    let RemoteValue::Entry(now) = self.shared.get(key, &mut None).await? else {
                         return Ok(());
                     };
                     if now.version == stands.version {

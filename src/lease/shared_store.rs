@@ -41,6 +41,15 @@ pub(crate) enum RemoteValue<V> {
     Useless(Option<Version>),
 }
 
+/// What this process knew of invalidations when a caller came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// The number of the local invalidation log.
+    pub(crate) seq: u64,
+    /// Up to where it had heard of the log that the processes share.
+    pub(crate) stamp: Stamp,
+}
+
 /// Who gains nothing by waiting for a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UncacheableFor {
@@ -91,7 +100,13 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
     /// Returns whether it is worth asking for `key`.
     fn is_up(&self, key: &Key) -> bool;
 
-    fn get<'a>(&'a self, key: &'a Key) -> RemoteFuture<'a, RemoteValue<V>>;
+    /// Looks for a value. One that an invalidation has reached since the caller's `arrival` serves
+    /// that caller, and is not to be kept. The first look of a caller sets its arrival.
+    fn get<'a>(
+        &'a self,
+        key: &'a Key,
+        arrival: &'a mut Option<Arrival>,
+    ) -> RemoteFuture<'a, RemoteValue<V>>;
 
     fn acquire<'a>(
         &'a self,

@@ -16,7 +16,7 @@ use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag, is_of_process};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Stamp, Token};
 use crate::lease::shared_store::{
-    Delivery, Errand, FillPayload, NotFilled, NoticeFuture, RemoteFuture, RemoteHealth,
+    Arrival, Delivery, Errand, FillPayload, NotFilled, NoticeFuture, RemoteFuture, RemoteHealth,
     RemoteValue, SharedStore, Unavailable, UncacheableFor,
 };
 use crate::lease::wakes::{Listener, Wakes};
@@ -117,12 +117,14 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Opens what stands under `key`. `seq` is the number of the local invalidation log when the
-    /// remote was asked: what was invalidated since is dead.
+    /// remote was asked: what was invalidated since is dead. What has ended since the caller's
+    /// `arrival` serves the caller.
     async fn open(
         &self,
         (key, shard): (&Key, &ShardState),
         bytes: &Bytes,
         seq: u64,
+        arrival: Option<Arrival>,
     ) -> RemoteValue<V> {
         self.gate.has_seen(bytes.len());
         let max = self.gate.settings.max_value_bytes;
@@ -131,8 +133,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             Err(damage) => return self.damaged(bytes, damage),
         };
         let EnvelopeContents { version, envelope } = opened;
-        let stale_from = match self.judge(key, &envelope).await {
+        let liveness = self.judge(key, &envelope).await;
+        let arrival = arrival.filter(|it| self.was_alive(key, &envelope, liveness, *it));
+        // Callers that have come later find it dead, as it would be in the store of this process.
+        let seq = arrival.map_or(seq, |arrival| arrival.seq.min(seq));
+        let stale_from = match liveness {
             Liveness::Alive => None,
+            _ if arrival.is_some() => None,
             Liveness::Stale(from) => Some(from),
             Liveness::Dead | Liveness::Behind | Liveness::Unknown => {
                 return RemoteValue::Useless(version);
@@ -203,6 +210,25 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             return Liveness::Unknown;
         }
         judge_by(&positions, stamp)
+    }
+
+    /// Returns the arrival of a caller for which the local log was at `seq` when the remote had been
+    /// told of all before that.
+    fn arrival(&self, seq: u64) -> Option<Arrival> {
+        let stamp = self.gate.link().arrival(self.tick())?;
+        Some(Arrival { seq, stamp })
+    }
+
+    /// Returns whether what has ended an entry came after the caller.
+    fn was_alive(
+        &self,
+        key: &Key,
+        Envelope { tags, stamp, .. }: &Envelope,
+        liveness: Liveness,
+        arrival: Arrival,
+    ) -> bool {
+        matches!(liveness, Liveness::Dead | Liveness::Stale(_))
+            && self.gate.link().was_alive((key, tags), *stamp, arrival.stamp, self.tick())
     }
 
     fn judge_without_log(&self, envelope: &Envelope) -> Liveness {
@@ -346,14 +372,19 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.engine.upgrade().map(|engine| engine.clock.now()).unwrap_or_default()
     }
 
-    async fn get_now(&self, key: &Key) -> Result<RemoteValue<V>, Unavailable> {
+    async fn get_now(
+        &self,
+        key: &Key,
+        arrival: &mut Option<Arrival>,
+    ) -> Result<RemoteValue<V>, Unavailable> {
         self.prepared().await?;
         let seq = self.caught_up(key).await?;
+        *arrival = arrival.or_else(|| self.arrival(seq));
         let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
         let found = self.gate.call(RemoteOp::Get, key, largest, || self.remote().get(key)).await;
         let Some(bytes) = found.map_err(away)? else { return Ok(RemoteValue::Nothing) };
         self.dated(&shard).await?;
-        Ok(self.open((key, &shard), &bytes, seq).await)
+        Ok(self.open((key, &shard), &bytes, seq, *arrival).await)
     }
 
     async fn acquire_now(
@@ -386,7 +417,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         Ok(match asked {
             AcquireOutcome::Hit { now, value } => {
-                AcquireOutcome::Hit { now, value: self.open((key, &shard), &value, seq).await }
+                let value = self.open((key, &shard), &value, seq, None).await;
+                AcquireOutcome::Hit { now, value }
             }
             AcquireOutcome::Granted(grant) => AcquireOutcome::Granted(Grant { stamp, ..grant }),
             AcquireOutcome::Locked { now, left, waiting } => {
@@ -430,7 +462,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     fn not_closed(&self, share: &FillPayload<V>, shard: &ShardState) -> NotFilled {
         match share {
             FillPayload::Entry(entry)
-                if shard.clock.is_set() && !self.gate.journal.has_any_of(&entry.tags) =>
+                if shard.clock.is_set() && !self.gate.link().journal.has_any_of(&entry.tags) =>
             {
                 let left = entry.window().fresh_until.since(self.tick());
                 NotFilled::Unshareable(left.clamp(SHORTEST_MARKER, LONGEST_MARKER))
@@ -602,8 +634,12 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         self.gate.may_ask(key)
     }
 
-    fn get<'a>(&'a self, key: &'a Key) -> RemoteFuture<'a, RemoteValue<V>> {
-        Box::pin(self.get_now(key))
+    fn get<'a>(
+        &'a self,
+        key: &'a Key,
+        arrival: &'a mut Option<Arrival>,
+    ) -> RemoteFuture<'a, RemoteValue<V>> {
+        Box::pin(self.get_now(key, arrival))
     }
 
     fn acquire<'a>(

@@ -59,6 +59,15 @@ impl LogItem {
             Self::EverythingStale => Ok(Tag::from("*").stale_mark()),
         }
     }
+
+    /// Returns whether it ends an entry with these tags, or makes it stale.
+    pub(crate) fn concerns(&self, tags: &[Tag]) -> bool {
+        match self {
+            Self::Tag(tag) => tags.contains(tag.marked().as_ref().unwrap_or(tag)),
+            Self::Key(_) => false,
+            Self::Everything | Self::EverythingStale => true,
+        }
+    }
 }
 
 impl From<Tag> for LogItem {

@@ -2,12 +2,16 @@
 
 use std::time::Duration;
 
+use futures_util::future::BoxFuture;
+use tokio::task::JoinHandle;
+use tokio_util::task::AbortOnDropHandle;
 use tower_stampede::remote::{Double, Remote, RemoteSettings};
 use tower_stampede::{Computed, Stampede};
 
 use crate::kit::crowd::{Crowd, MAX_BYTES, Report, WORK, reports};
 use crate::kit::origin::*;
 use crate::kit::remote::k;
+use crate::kit::spawn;
 
 /// The longest wait where no process waits for more than two computations.
 const TWO_WORKS: Duration = Duration::from_millis(2100);
@@ -133,4 +137,110 @@ async fn only_a_completed_computation_with_the_right_to_fill_leaves_a_marker() {
     assert!(tokio::time::timeout(10 * MS, scoped).await.is_err());
     all_have_run().await;
     assert_eq!(double.process().get(&k()).await.unwrap(), None);
+}
+
+fn with_a_tag() -> Computed<Report> {
+    Report::small().tag("t")
+}
+
+/// Does something every 200 ms.
+fn again_and_again<F>(again: impl Fn() -> F + Send + 'static) -> AbortOnDropHandle<()>
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    AbortOnDropHandle::new(spawn(async move {
+        loop {
+            pass(200 * MS).await;
+            again().await;
+        }
+    }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tag_that_ends_faster_than_the_work_costs_one_computation_for_all_that_wait() {
+    // For those that come in between, the result is too old: they wait for one more.
+    for (spread, longest, computations) in [(SPREADS[0], 1100 * MS, 1), (SPREADS[1], TWO_WORKS, 4)]
+    {
+        let marks: [fn(Stampede<Report>) -> BoxFuture<'static, ()>; 3] = [
+            |cache| Box::pin(async move { _ = cache.invalidate_tag("t").await }),
+            |cache| Box::pin(async move { _ = cache.mark_tag_stale("t").await }),
+            |cache| Box::pin(async move { _ = cache.invalidate_all().await }),
+        ];
+        for ends in marks {
+            let (double, origin) = (Double::new(), Origin::taking(WORK));
+            let caches = processes(&double, 9).await;
+            let writer = caches[8].clone();
+            let _ending = again_and_again(move || ends(writer.clone()));
+            let crowd = Crowd::ask(&caches[..8], spread, &origin, with_a_tag).await;
+            crowd.waits_at_most(longest, computations);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn tags_of_other_results_make_no_difference_to_those_that_wait() {
+    let (double, origin) = (Double::new(), Origin::taking(WORK));
+    let caches = processes(&double, 2).await;
+    let [one, two] = &caches[..] else { panic!("two") };
+    let first = ask(one, &origin);
+    pass(100 * MS).await;
+    two.invalidate_tag("other").await;
+    let second = ask(two, &origin);
+    pass(100 * MS).await;
+    two.invalidate_tag("t").await;
+    assert_eq!((first.await.unwrap(), second.await.unwrap()), (1, 1));
+    assert_eq!(two.get("k").await, None, "served, and not kept");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_never_gets_what_has_ended_before_it_came() {
+    // By its own process, which waits for another one already; by a third one.
+    for writer in [1, 2] {
+        let (double, origin) = (Double::new(), Origin::taking(WORK));
+        let caches = processes(&double, 3).await;
+        let first = ask(&caches[0], &origin);
+        pass(100 * MS).await;
+        let before = ask(&caches[1], &origin);
+        pass(100 * MS).await;
+        caches[writer].invalidate_tag("t").await;
+        pass(MS).await;
+        let after = ask(&caches[1], &origin);
+        assert_eq!((first.await.unwrap(), before.await.unwrap()), (1, 1));
+        assert_eq!(after.await.unwrap(), 2);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_never_gets_what_has_ended_while_its_leader_looked_or_the_remote_was_not_told() {
+    let (double, origin) = (Double::new(), Origin::taking(WORK));
+    let caches = processes(&double, 2).await;
+    let first = ask(&caches[0], &origin);
+    pass(100 * MS).await;
+    // The invalidation comes while the first look of this process is on its way.
+    double.delay_commands(10 * MS);
+    let before = ask(&caches[1], &origin);
+    pass(5 * MS).await;
+    let told = spawn({
+        let cache = caches[1].clone();
+        async move { cache.invalidate_tag("t").await.remote }
+    });
+    pass(20 * MS).await;
+    let after = ask(&caches[1], &origin);
+    first.await.unwrap();
+    before.await.unwrap();
+    assert_eq!(after.await.unwrap(), 2);
+    told.await.unwrap();
+}
+
+/// Asks on a task of its own. Returns the number of the computation.
+fn ask(cache: &Stampede<Report>, origin: &Origin) -> JoinHandle<u8> {
+    let (cache, origin) = (cache.clone(), origin.clone());
+    spawn(async move {
+        let compute = move || async move {
+            let number = origin.load().await? as u8;
+            let report = Computed::new(Report(Some(vec![number].into()))).tag("t");
+            Ok::<_, OriginError>(report)
+        };
+        cache.get_or_compute_with("k", compute).await.unwrap().0.unwrap()[0]
+    })
 }

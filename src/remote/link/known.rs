@@ -5,12 +5,15 @@
 //! process began to follow the log, up to a bound. For an entry whose stamp is older than that, the
 //! log itself is asked.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 use crate::clock::Tick;
 use crate::key::{Key, Tag};
 use crate::lease::grant::Stamp;
 use crate::remote::log::{LogHeader, LogItem, LogPositions};
+
+/// How many of the last items are remembered one by one.
+pub(super) const MAX_RECENT: usize = 1000;
 
 /// How many keys are remembered that this process has invalidated.
 const MAX_KEYS: usize = 4096;
@@ -31,6 +34,12 @@ pub(super) struct Known {
     keys: Positions<Key, u64>,
     everything: u64,
     everything_stale: Option<Announced>,
+    /// The last items with their positions, in the order in which this process heard of them, but
+    /// for keys. What was announced after `recent_since` is in it.
+    recent: VecDeque<(u64, LogItem)>,
+    recent_since: u64,
+    /// The highest position that this process has heard of.
+    heard: u64,
 }
 
 /// The last item of a tag.
@@ -74,6 +83,9 @@ impl Known {
             keys: Positions::default(),
             everything: header.everything,
             everything_stale: (stale.position > 0).then_some(stale),
+            recent: VecDeque::new(),
+            recent_since: header.last,
+            heard: header.last,
         }
     }
 
@@ -94,6 +106,28 @@ impl Known {
         let marks = marks.chain(&self.everything_stale);
         let marks = marks.filter(|mark| stamp.position < mark.position);
         marks.map(|mark| mark.at).min().map_or(Liveness::Alive, Liveness::Stale)
+    }
+
+    /// Returns up to where this process has heard of the log.
+    pub(super) fn heard(&self) -> Stamp {
+        Stamp { position: self.heard.max(self.applied.position), ..self.applied }
+    }
+
+    /// Returns whether an entry that has ended, or has become stale, was alive when this process had
+    /// heard of the log up to `arrived`.
+    pub(super) fn was_alive(&self, key: &Key, tags: &[Tag], stamp: Stamp, arrived: Stamp) -> bool {
+        if [stamp.epoch, arrived.epoch] != [self.applied.epoch; 2] {
+            return false;
+        }
+        if self.keys.get(key).is_some_and(|position| stamp.position < *position) {
+            // Only the last invalidation of a key is remembered.
+            return false;
+        }
+        let is_between = |position| stamp.position < position && position <= arrived.position;
+        let mut recent = self.recent.iter();
+        stamp.position >= arrived.position
+            || stamp.position >= self.recent_since
+                && !recent.any(|(position, item)| is_between(*position) && item.concerns(tags))
     }
 
     /// Takes what the header says of all entries. Returns what of it is new.
@@ -132,6 +166,21 @@ impl Known {
         now: Tick,
         max_tags: usize,
     ) -> bool {
+        self.heard = self.heard.max(position);
+        let is_new = self.note_last(position, item, now, max_tags);
+        if is_new && !matches!(item, LogItem::Key(_)) {
+            self.recent.push_back((position, item.clone()));
+            if self.recent.len() > MAX_RECENT
+                && let Some((forgotten, _)) = self.recent.pop_front()
+            {
+                self.recent_since = self.recent_since.max(forgotten);
+            }
+        }
+        is_new
+    }
+
+    /// Notes it where it is the last one of its kind.
+    fn note_last(&mut self, position: u64, item: &LogItem, now: Tick, max_tags: usize) -> bool {
         let announced = Announced { position, at: Some(now) };
         match item {
             LogItem::Everything => {

@@ -422,6 +422,31 @@ impl Link {
         self.judge_behind(key, tags, stamp)
     }
 
+    /// Returns up to where this process has heard of the log, for a caller that comes now; `None` where
+    /// the log, or this process, does not know of all that was invalidated before.
+    pub(super) fn arrival(&self, now: Tick) -> Option<Stamp> {
+        let known = self.known.as_ref()?;
+        (self.is_prepared(now) && self.journal.is_empty()).then(|| known.heard())
+    }
+
+    /// Returns whether an entry that has ended, or has become stale, was as it is computed for a
+    /// caller that came when this process had heard of the log up to `arrived`. Then the caller may
+    /// have it: what ended it came after the caller.
+    pub(super) fn was_alive(
+        &self,
+        (key, tags): (&Key, &[Tag]),
+        stamp: Option<Stamp>,
+        arrived: Stamp,
+        now: Tick,
+    ) -> bool {
+        let (Some(known), Some(stamp)) = (&self.known, stamp) else { return false };
+        self.is_prepared(now)
+            && self.questions.answered >= self.questions.count
+            && !self.journal.concerns(key)
+            && !self.journal.has_any_of(tags)
+            && known.was_alive(key, tags, stamp, arrived)
+    }
+
     fn judge_by_log(&self, key: &Key, tags: &[Tag], stamp: Option<Stamp>) -> Liveness {
         let Some(known) = &self.known else { return Liveness::Behind };
         // Stored by a process that had not read the log.

@@ -304,6 +304,68 @@ fn positions_at_the_end_of_their_range_panic_nowhere() {
     assert_ne!(link.judge_by_log(&k(), &tags(&["a"]), stamp(10)), Liveness::Alive);
 }
 
+fn was_alive(link: &Link, tags: &[Tag], stamp: Option<Stamp>, arrived: Stamp) -> bool {
+    let link = Link {
+        valid: Validity::Until(Tick::MAX),
+        verified_over: Some(link.connection),
+        ..link.clone()
+    };
+    link.was_alive((&k(), tags), stamp, arrived, T0)
+}
+
+#[test]
+fn what_has_ended_since_a_caller_came_was_alive_for_that_caller() {
+    let mut link = following();
+    link.take_update(&update(10, &[tag("a"), tag("b")]), T0);
+    let arrived = link.known.as_ref().unwrap().heard();
+    link.take_update(&update(12, &[tag("a"), tag("c"), LogItem::Everything]), T0);
+    let alive = |names: &[&str], at| was_alive(&link, &tags(names), stamp(at), arrived);
+    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(12)), Liveness::Dead);
+    assert!(alive(&["a"], 12), "it began after all that was known");
+    assert!(alive(&["c"], 10), "no item of its tags lies in between");
+    assert!(alive(&["a"], 11));
+    assert!(!alive(&["a"], 10), "the first of two items of its tag");
+    assert!(!alive(&["b"], 11));
+    assert!(!alive(&["c"], 9), "what was announced before is not known");
+    assert!(!was_alive(&link, &[], None, arrived), "computed without the log");
+    let later = link.known.as_ref().unwrap().heard();
+    assert!(!was_alive(&link, &[], stamp(14), later), "everything has ended before it came");
+}
+
+#[test]
+fn for_a_caller_nothing_was_alive_that_an_announcement_of_its_own_process_had_ended() {
+    let mut link = following();
+    // Another process has announced something in between, which is still to be read.
+    let reply = LogReply { previous: 12, complete_to: 10, ..reply(header(13), &[]) };
+    let asked = link.stamp();
+    assert!(link.take_reply(asked, &reply, own(&[tag("a")]), T0).is_behind);
+    let arrived = link.known.as_ref().unwrap().heard();
+    assert!(!was_alive(&link, &tags(&["a"]), stamp(10), arrived));
+}
+
+#[test]
+fn an_open_question_and_another_epoch_leave_nothing_alive_for_a_caller() {
+    let mut link = following();
+    let arrived = link.known.as_ref().unwrap().heard();
+    assert!(was_alive(&link, &[], stamp(10), arrived));
+    link.take_update(&update(12, &[tag("b")]), T0);
+    assert!(!was_alive(&link, &[], stamp(10), arrived), "what lies in between is not known");
+    let new = LogHeader { epoch: epoch(2), ..header(20) };
+    link.take_reply(stamp(10), &reply(new, &[]), OwnItems::default(), T0);
+    assert!(!was_alive(&link, &[], stamp(10), arrived));
+}
+
+#[test]
+fn of_more_items_than_are_remembered_one_by_one_none_is_taken_for_absent() {
+    let mut link = following();
+    let items: Vec<_> = (0..=known::MAX_RECENT).map(|n| tag(&n.to_string())).collect();
+    link.take_update(&update(10, &items), T0);
+    let arrived = link.known.as_ref().unwrap().heard();
+    assert!(!was_alive(&link, &tags(&["other"]), stamp(10), arrived));
+    assert!(was_alive(&link, &tags(&["other"]), stamp(11), arrived));
+    assert!(was_alive(&link, &tags(&["0"]), Some(arrived), arrived));
+}
+
 impl Link {
     /// Feeds all that decides what this does next.
     fn fingerprint(&self, to: &mut impl std::hash::Hasher) {
