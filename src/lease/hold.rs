@@ -18,6 +18,9 @@ use crate::lease::shared_store::{
 /// How often an offer is repeated when another value stands there.
 const MAX_OFFERS: u8 = 3;
 
+/// How long no process waits for another where the remote has no memory for a result.
+const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
+
 /// Runs commands to the remote that no caller waits for.
 #[derive(Clone, Debug)]
 pub(crate) struct Errands {
@@ -295,7 +298,11 @@ impl<V: Send + Sync + 'static> Lease<V> {
         let filled = self.fill_or_mark(&self.key, &self.grant, share, true).await;
         // A refused fill has given up the rest of the lease.
         self.over = filled.is_ok();
-        filled
+        if filled == Err(NotFilled::NoMemory) {
+            // There is none for a marker, nor for the locks of the processes that wait.
+            self.give_up(Some(Duration::ZERO));
+        }
+        Ok(filled?)
     }
 
     /// Fills. What cannot be shared `leaves_marker`: the processes that wait find that, and compute
@@ -306,16 +313,21 @@ impl<V: Send + Sync + 'static> Lease<V> {
         grant: &Grant,
         share: &FillPayload<V>,
         leaves_marker: bool,
-    ) -> Result<FillOutcome, Unavailable> {
-        let mut filled = self.shared.fill(key, grant, share).await;
-        if let (Err(NotFilled::Unshareable(span)), FillPayload::Entry(entry)) = (filled, share)
-            && leaves_marker
-        {
-            let (whom, took) = (UncacheableFor::OtherProcesses, entry.window().computed_in());
-            filled =
-                self.shared.fill(key, grant, &FillPayload::Uncacheable { whom, span, took }).await;
+    ) -> Result<FillOutcome, NotFilled> {
+        let filled = self.shared.fill(key, grant, share).await;
+        let span = match filled {
+            Err(NotFilled::Unshareable(span)) => span,
+            Err(NotFilled::NoMemory) => WITHOUT_MEMORY,
+            Ok(_) | Err(NotFilled::Unavailable) => return filled,
+        };
+        match share {
+            FillPayload::Entry(entry) if leaves_marker => {
+                let (whom, took) = (UncacheableFor::OtherProcesses, entry.window().computed_in());
+                let marker = FillPayload::Uncacheable { whom, span, took };
+                self.shared.fill(key, grant, &marker).await
+            }
+            _ => filled,
         }
-        Ok(filled?)
     }
 
     /// Says that the value in the remote is of no use any more.
@@ -335,7 +347,8 @@ impl<V: Send + Sync + 'static> Lease<V> {
         });
     }
 
-    /// Gives the lease up. With a `hold`, no process computes for so long.
+    /// Gives the lease up. With a `hold`, no process computes for so long; with one of zero, all
+    /// that wait are woken.
     pub(crate) fn give_up(mut self, hold: Option<Duration>) {
         self.over = true;
         abandon(&self.errands, &self.shared, &self.key, self.grant.token, hold);

@@ -455,7 +455,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         };
         let fill = || self.remote().fill(key, grant, ttl, bytes.clone());
         let filled = self.gate.call(RemoteOp::Fill, key, bytes.len(), fill).await;
-        filled.map_err(|_| NotFilled::Unavailable)
+        filled.map_err(|failure| match failure {
+            Some(RemoteErrorKind::OutOfMemory) => NotFilled::NoMemory,
+            _ => NotFilled::Unavailable,
+        })
     }
 
     /// Returns whether what could not be closed is a result that cannot be shared, or can be later.

@@ -182,8 +182,8 @@ pub trait Remote: Send + Sync + 'static {
     -> Call<'a, bool>;
 
     /// Gives the lease up and wakes one process that waits; with a `hold`,
-    /// no process computes for so long and all are woken. Returns whether `token`
-    /// had a lease or a right to fill.
+    /// no process computes for so long and all are woken. A hold of zero only wakes all. Returns
+    /// whether `token` had a lease or a right to fill.
     fn abandon<'a>(
         &'a self,
         key: &'a Key,

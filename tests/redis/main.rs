@@ -25,3 +25,4 @@ mod lock_history;
 mod operator_log;
 mod processes;
 mod shapes;
+mod unshareable;

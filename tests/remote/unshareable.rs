@@ -244,3 +244,19 @@ fn ask(cache: &Stampede<Report>, origin: &Origin) -> JoinHandle<u8> {
         cache.get_or_compute_with("k", compute).await.unwrap().0.unwrap()[0]
     })
 }
+
+#[tokio::test(start_paused = true)]
+async fn where_the_remote_has_no_memory_all_that_wait_compute_at_once() {
+    let (double, origin) = (Double::new(), Origin::taking(WORK));
+    let caches = processes(&double, 8).await;
+    let full = spawn({
+        let double = double.clone();
+        async move {
+            pass(WORK / 2).await;
+            double.out_of_memory(true);
+        }
+    });
+    let crowd = Crowd::ask(&caches, SPREADS[0], &origin, Report::small).await;
+    crowd.waits_at_most(TWO_WORKS, 8);
+    full.await.unwrap();
+}

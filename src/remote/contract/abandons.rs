@@ -55,6 +55,17 @@ pub async fn a_hold_wakes_every_process(w: &ContractWorld<impl ContractServer>) 
     woken(&mut three).await;
 }
 
+pub async fn an_abandon_for_all_wakes_every_process_and_keeps_none_out(
+    w: &ContractWorld<impl ContractServer>,
+) {
+    let unfilled = w.one.lead().await;
+    let (mut two, mut three) = (w.two.wait().await, w.three.wait().await);
+    assert!(w.one.abandon(&unfilled, Some(Duration::ZERO)).await);
+    woken(&mut two).await;
+    woken(&mut three).await;
+    w.two.lead().await;
+}
+
 pub async fn a_hold_ends_the_right_to_fill_and_to_renew(w: &ContractWorld<impl ContractServer>) {
     let failed = w.one.lead().await;
     w.one.abandon(&failed, Some(LONG)).await;

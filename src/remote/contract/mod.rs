@@ -411,6 +411,7 @@ macro_rules! remote_contract {
                 an_abandon_by_who_has_nothing_does_nothing
                 a_hold_keeps_everybody_out_until_it_is_over
                 a_hold_wakes_every_process
+                an_abandon_for_all_wakes_every_process_and_keeps_none_out
                 a_hold_ends_the_right_to_fill_and_to_renew
                 a_hold_is_not_ended_by_a_second_abandon
                 a_hold_ends_in_time_though_the_clock_was_set_back

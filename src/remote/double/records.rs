@@ -240,7 +240,7 @@ impl Records {
             let first = self.right.as_mut().and_then(|right| right.first_of(hearing));
             return (true, first.into_iter().collect());
         };
-        if self.lock.is_none() && !full {
+        if self.lock.is_none() && !full && !hold.is_zero() {
             self.lock = Some(Lock { holder: Holder::Hold(hold), until: now.plus(hold) });
         }
         let waiting = self.right.as_mut().map(|right| std::mem::take(&mut right.waiting));

@@ -247,7 +247,11 @@ impl Remote for RedisRemote {
         Box::pin(async move {
             let EntryNames { lock, right, .. } = self.names.entry(key);
             let (token, message) = (token.to_string(), message::abandoned(key));
-            let hold = hold.map_or_else(|| "0".to_owned(), millis);
+            let hold = match hold {
+                None => "0".to_owned(),
+                Some(Duration::ZERO) => "-1".to_owned(),
+                Some(hold) => millis(hold),
+            };
             let args = [token.as_bytes(), hold.as_bytes(), &message];
             let reply = self.link.run(&scripts::ABANDON, &[&lock, &right], &args).await?;
             Ok(reply.int()? == 1)

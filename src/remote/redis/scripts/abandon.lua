@@ -1,5 +1,5 @@
 -- Gives up a lease and the right to fill.
--- KEYS: L R. ARGV: token, hold ms or 0, payload.
+-- KEYS: L R. ARGV: token, hold ms, or 0 to wake one process, or -1 to wake all; payload.
 -- Replies 1 done, 0 neither was the asker's.
 local L, R = KEYS[1], KEYS[2]
 local token, hold, payload = ARGV[1], tonumber(ARGV[2]), ARGV[3]
