@@ -48,6 +48,10 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 const FIRST_POLL: Duration = Duration::from_millis(25);
 const LONGEST_POLL: Duration = Duration::from_millis(250);
 
+/// So many leases may end without a value for a leader that waits. The results do not reach it, and
+/// it waits for no other.
+const MOST_ENDS: u32 = 2;
+
 /// How long after its end a lease is looked for again. It grows while a remote says again and
 /// again that the lease is about to end.
 const FIRST_GRACE: Duration = Duration::from_millis(1);
@@ -179,6 +183,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
             over_value: false,
             wait: None,
             arrival: None,
+            ends: 0,
+            took: None,
         };
         match self.clear_with(&mut way, wanted).await {
             Ok(cleared) => cleared,
@@ -331,6 +337,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
         match way.patience {
             Patience::GoOn | Patience::Apart => return Turn::Done(Clearance::Compute),
             Patience::GiveUp => return Turn::Done(Clearance::LeftToAnother(left)),
+            Patience::Wait if way.has_waited_in_vain(lease) => {
+                return Turn::Done(Clearance::Compute);
+            }
             Patience::Wait => self.leave_place(),
         }
         if let Err(error) = self.take_wait_slot() {
@@ -360,27 +369,31 @@ impl<V: Send + Sync + 'static> Leader<V> {
         match found {
             RemoteValue::Nothing => Turn::Acquire(None),
             RemoteValue::Useless(version) => Turn::Acquire(version),
-            RemoteValue::Uncacheable { whom, until, version } => {
+            RemoteValue::Uncacheable { whom, until, took, version } => {
                 // The marker releases the waiters. It forbids nothing: the next result
                 // may be storable, and then it replaces the marker.
+                way.took = Some(took);
                 self.stop_waiting(way, whom, until);
                 Turn::Acquire(version)
             }
-            RemoteValue::Entry(entry) => match wanted.judge(&entry) {
-                Judgement::Serves => Turn::Done(Clearance::Found(entry)),
-                Judgement::Elsewhere => Turn::Again,
-                Judgement::Useless => {
-                    way.over_value = true;
-                    Turn::Acquire(entry.version)
-                }
-                Judgement::Expired => Turn::Acquire(entry.version),
-                Judgement::ForEach => {
-                    if way.patience == Patience::Wait {
-                        way.patience = Patience::GoOn;
+            RemoteValue::Entry(entry) => {
+                way.took = Some(entry.window().computed_in());
+                match wanted.judge(&entry) {
+                    Judgement::Serves => Turn::Done(Clearance::Found(entry)),
+                    Judgement::Elsewhere => Turn::Again,
+                    Judgement::Useless => {
+                        way.over_value = true;
+                        Turn::Acquire(entry.version)
                     }
-                    Turn::Acquire(entry.version)
+                    Judgement::Expired => Turn::Acquire(entry.version),
+                    Judgement::ForEach => {
+                        if way.patience == Patience::Wait {
+                            way.patience = Patience::GoOn;
+                        }
+                        Turn::Acquire(entry.version)
+                    }
                 }
-            },
+            }
         }
     }
 
@@ -465,6 +478,10 @@ struct LeaseWait<V: Send + Sync + 'static> {
     over_value: bool,
     /// When the callers came that this leader looks for.
     arrival: Option<Arrival>,
+    /// How many leases of others have ended while it waited.
+    ends: u32,
+    /// How long the last computation took of which it knows.
+    took: Option<Duration>,
 }
 
 /// A lease of another process, as seen by a leader that waits for it.
@@ -499,6 +516,13 @@ impl<V: Send + Sync + 'static> LeaseWait<V> {
         Some(waited)
     }
 
+    /// Returns whether it has waited as long as a computation takes, and the results of others do
+    /// not reach it. After one end that is not known: an invalidation may have come in between.
+    fn has_waited_in_vain(&self, lease: Duration) -> bool {
+        let waited = self.wait.as_ref().map_or(Duration::ZERO, |wait| wait.since.elapsed());
+        self.ends >= MOST_ENDS && waited >= self.took.unwrap_or(lease)
+    }
+
     fn may_turn(&mut self) -> bool {
         self.turns += 1;
         self.turns <= MAX_STEPS
@@ -517,7 +541,10 @@ impl<V: Send + Sync + 'static> LeaseWait<V> {
         let is_about_to_end = left <= self.grace;
         self.grace = if is_about_to_end { (self.grace * 2).min(LONGEST_POLL) } else { FIRST_GRACE };
         match tokio::time::timeout_at(until, listener.woken()).await {
-            Ok(()) => WakeCause::Push,
+            Ok(()) => {
+                self.ends += 1;
+                WakeCause::Push
+            }
             Err(_) => WakeCause::Timer,
         }
     }

@@ -32,6 +32,7 @@ use crate::flight::marks::{Marks, RemovedMarks};
 use crate::flight::phase::{Abandonment, SharedFailure, Verdict};
 use crate::garbage::{Garbage, drop_caught};
 use crate::key::Key;
+use crate::lease::hold::FOR_ALL;
 use crate::lease::shared_store::UncacheableFor;
 use crate::observe::{CallersGot, ComputationEnd, FailureEffect, Observe, Occurrence};
 use crate::sync::Arc;
@@ -312,8 +313,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
             Conclusion::Share(entry) => {
                 marks.evidence.share(self.traits.unkeyed, self.seen_until(&entry, now));
                 let replaced = marks.hold.end_row();
-                let verdict = Verdict::Filled(entry);
-                Steps { replaced, ..Steps::of(verdict, Some(ComputationEnd::Shared)) }
+                let steps = Steps::of(Verdict::Filled(entry), Some(ComputationEnd::Shared));
+                // Other processes see that the lease has ended, and that there is no result.
+                Steps { replaced, lease: LeaseEnd::GivenUp { hold: FOR_ALL }, ..steps }
             }
             Conclusion::Decline(remember) => {
                 let unkeyed = self.traits.unkeyed;

@@ -18,6 +18,9 @@ use crate::lease::shared_store::{
 /// How often an offer is repeated when another value stands there.
 const MAX_OFFERS: u8 = 3;
 
+/// A hold that only wakes all processes that wait.
+pub(crate) const FOR_ALL: Option<Duration> = Some(Duration::ZERO);
+
 /// How long no process waits for another where the remote has no memory for a result.
 const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
 
@@ -298,9 +301,10 @@ impl<V: Send + Sync + 'static> Lease<V> {
         let filled = self.fill_or_mark(&self.key, &self.grant, share, true).await;
         // A refused fill has given up the rest of the lease.
         self.over = filled.is_ok();
-        if filled == Err(NotFilled::NoMemory) {
-            // There is none for a marker, nor for the locks of the processes that wait.
-            self.give_up(Some(Duration::ZERO));
+        if filled.is_err() {
+            // The next result will hardly reach the processes that wait either: all of them see that
+            // the lease has ended.
+            self.give_up(FOR_ALL);
         }
         Ok(filled?)
     }

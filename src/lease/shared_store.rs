@@ -31,10 +31,12 @@ pub(crate) enum RemoteValue<V> {
     Nothing,
     /// A value that no invalidation has reached, however old it is.
     Entry(Arc<Entry<V>>),
-    /// The last computation says: the next result will not be shared with `whom` either.
+    /// The last computation, which `took` so long, says: the next result will not be shared with
+    /// `whom` either.
     Uncacheable {
         whom: UncacheableFor,
         until: Tick,
+        took: Duration,
         version: Option<Version>,
     },
     /// A value that cannot be used: damaged, foreign, invalidated.

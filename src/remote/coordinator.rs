@@ -263,7 +263,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             None => UncacheableFor::AllRequests,
         };
         match self.tick() < until {
-            true => RemoteValue::Uncacheable { whom, until, version },
+            true => RemoteValue::Uncacheable { whom, until, took: envelope.took, version },
             false => RemoteValue::Useless(version),
         }
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use tokio::task::JoinHandle;
 use tokio_util::task::AbortOnDropHandle;
-use tower_stampede::remote::{Double, Remote, RemoteSettings};
+use tower_stampede::remote::{Double, Remote, RemoteErrorKind, RemoteOp, RemoteSettings};
 use tower_stampede::{Computed, Stampede};
 
 use crate::kit::crowd::{Crowd, MAX_BYTES, Report, WORK, reports};
@@ -259,4 +259,52 @@ async fn where_the_remote_has_no_memory_all_that_wait_compute_at_once() {
     let crowd = Crowd::ask(&caches, SPREADS[0], &origin, Report::small).await;
     crowd.waits_at_most(TWO_WORKS, 8);
     full.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_ends_faster_than_the_work_costs_each_process_two_works_at_most() {
+    for n in [8, 40] {
+        let (double, origin) = (Double::new(), Origin::taking(WORK));
+        let caches = processes(&double, n + 1).await;
+        let writer = caches[n].clone();
+        let _ending = again_and_again(move || {
+            let writer = writer.clone();
+            async move { _ = writer.invalidate("k").await }
+        });
+        let crowd = Crowd::ask(&caches[..n], SPREADS[0], &origin, Report::small).await;
+        crowd.waits_at_most(2300 * MS, 2 * n);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_ends_once_during_the_work_is_computed_once_more() {
+    let (double, origin) = (Double::new(), Origin::taking(2 * WORK));
+    let caches = processes(&double, 9).await;
+    let writer = caches[8].clone();
+    let ending = spawn(async move {
+        pass(3 * WORK / 2).await;
+        writer.invalidate("k").await;
+    });
+    let crowd = Crowd::ask(&caches[..8], SPREADS[0], &origin, Report::small).await;
+    crowd.waits_at_most(3600 * MS, 2);
+    ending.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_process_that_has_seen_two_leases_end_without_a_value_computes_for_itself() {
+    let (double, origin) = (Double::new(), Origin::taking(WORK));
+    let caches = processes(&double, 8).await;
+    // The server refuses the results, and takes the locks.
+    double.fail(&[RemoteOp::Fill], RemoteErrorKind::TryAgain);
+    let crowd = Crowd::ask(&caches, SPREADS[0], &origin, Report::small).await;
+    crowd.waits_at_most(3300 * MS, 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_result_without_a_lifetime_keeps_no_process_waiting_for_more_than_three_works() {
+    let (double, origin) = (Double::new(), Origin::taking(WORK));
+    let caches = processes(&double, 8).await;
+    let momentary = || Report::small().ttl(Duration::ZERO);
+    let crowd = Crowd::ask(&caches, SPREADS[0], &origin, momentary).await;
+    crowd.waits_at_most(3300 * MS, 8);
 }
