@@ -1,6 +1,8 @@
 //! One state of the world: two servers, and processes with two connections each.
 
 use std::hash::{Hash, Hasher};
+use std::ops::{Deref, DerefMut};
+use std::sync::Arc;
 
 use crate::lease::grant::Stamp;
 use crate::remote::link::{Asked, Link, Rule};
@@ -151,7 +153,7 @@ pub(super) struct WorldProcess {
     pub(super) commands: Option<usize>,
     pub(super) connection: u64,
     pub(super) subscription: Option<usize>,
-    pub(super) link: Link,
+    pub(super) link: SharedLink,
     pub(super) copy: Option<u8>,
     pub(super) reader: WorldReader,
     pub(super) writer: WorldWriter,
@@ -163,6 +165,24 @@ pub(super) struct WorldProcess {
     pub(super) returned: u8,
     /// The last one that the current primary had when it answered this process's last heartbeat.
     pub(super) floor: u8,
+}
+
+/// A link that states share until it changes: a step changes one of them.
+#[derive(Clone, Debug)]
+pub(super) struct SharedLink(pub(super) Arc<Link>);
+
+impl Deref for SharedLink {
+    type Target = Link;
+
+    fn deref(&self) -> &Link {
+        &self.0
+    }
+}
+
+impl DerefMut for SharedLink {
+    fn deref_mut(&mut self) -> &mut Link {
+        Arc::make_mut(&mut self.0)
+    }
 }
 
 #[derive(Clone, Debug)]

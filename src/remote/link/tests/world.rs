@@ -6,6 +6,8 @@
 use super::super::journal::JournalWork;
 use super::super::known::{OwnItems, judge_by};
 use super::super::{Asked, Link, is_rolled_back, items_of_keys};
+use std::sync::Arc;
+
 use super::state::*;
 use crate::clock::Tick;
 use crate::key::{Key, Tag};
@@ -99,7 +101,7 @@ impl WorldModel {
             commands: None,
             connection: 0,
             subscription: None,
-            link,
+            link: SharedLink(Arc::new(link)),
             copy: None,
             reader: WorldReader::Idle,
             writer: WorldWriter::Idle,
