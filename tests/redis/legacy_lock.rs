@@ -139,6 +139,8 @@ async fn what_another_kind_of_lock_wrote_is_not_touched() {
     server.tell(&format!("SET {KEY} uuid"));
     let error = lock(&server).try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), RemoteErrorKind::Protocol);
+    let reason = std::error::Error::source(&error).unwrap().to_string();
+    assert!(reason.contains("delete the key, or give the lock another name"), "{reason}");
     assert_eq!(server.tell(&format!("GET {KEY}")), "uuid");
 }
 

@@ -5,6 +5,7 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
 use crate::error::ConfigError;
@@ -16,8 +17,12 @@ use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::redis::scripts;
 use crate::remote::{RemoteError, RemoteErrorKind};
 
-/// How long a check may take.
+/// How long a server may take for a part of the check.
 const LIMIT: Duration = Duration::from_secs(5);
+
+/// How many keys are looked for: a node that has nine tenths of a cluster's slots has all of them
+/// once in 10^11 times.
+const LOOKS: u32 = 256;
 
 /// Every command that is sent, by itself or by a script.
 const COMMANDS: [&str; 31] = [
@@ -142,112 +147,156 @@ fn escape_glob(text: &str) -> String {
     escaped
 }
 
-/// Checks what does not depend on the names of keys: that a server answers,
-/// how old it is, and that it runs scripts.
-pub(super) async fn server(link: &Pool) -> Result<(), ConnectError> {
-    limited(async {
-        ask(link, "PING", Command::new("PING")).await?;
-        let info = ask(link, "INFO", Command::new("INFO").arg("server")).await?;
+/// Checks each server that has keys: that it answers, how old it is, and every right that is needed
+/// below `namespace`. Without a namespace, which keys and channels the user may use does not count.
+pub(super) async fn all(link: &Pool, namespace: Option<&str>) -> Result<(), ConnectError> {
+    let names = Names::new(namespace.unwrap_or("any"), "rights")?;
+    let found = async { link.nodes().await.map_err(|failure| refused("CLUSTER SLOTS", failure)) };
+    let nodes: Vec<_> = limited(found)
+        .await?
+        .into_iter()
+        .map(|(link, key)| {
+            let is_of_cluster = key.is_some();
+            let key = key.unwrap_or_else(|| Key::from(fastrand::u64(..)));
+            NodeCheck { link, key, is_of_cluster, names: &names, is_strict: namespace.is_some() }
+        })
+        .collect();
+    // First all of them: where one is dead, the others may refuse every key.
+    for node in &nodes {
+        limited(node.server()).await.map_err(|error| node.named(error))?;
+    }
+    for node in &nodes {
+        limited(node.rights()).await.map_err(|error| node.named(error))?;
+    }
+    Ok(())
+}
+
+/// One server, and a key that it has.
+struct NodeCheck<'a> {
+    link: Pool,
+    key: Key,
+    is_of_cluster: bool,
+    names: &'a Names,
+    is_strict: bool,
+}
+
+impl NodeCheck<'_> {
+    /// Checks what does not depend on the names of keys.
+    async fn server(&self) -> Result<(), ConnectError> {
+        self.ask("PING", Command::new("PING")).await?;
+        let info = self.ask("INFO", Command::new("INFO").arg("server")).await?;
         let info = info.text().map_err(|failure| ConnectError::caused("no version", failure))?;
         check_version(version_of(info).unwrap_or_default())?;
-        let script = Command::new("EVAL").args(["return 1", "0"]);
-        ask(link, "EVAL", script).await.map(drop)
-    })
-    .await
-}
-
-/// Checks every right that is needed below `namespace`.
-pub(super) async fn rights(link: &Pool, namespace: &str) -> Result<(), ConnectError> {
-    let names = Names::new(namespace, "rights")?;
-    limited(try_commands(link, &names, |outcome| outcome)).await
-}
-
-/// Checks the right to every command, whatever the names: which keys and channels the user may
-/// use is known with the namespace.
-pub(super) async fn commands(link: &Pool) -> Result<(), ConnectError> {
-    let names = Names::new("stampede", "rights")?;
-    let but_names = |outcome| match outcome {
-        Err(error) if ConnectError::is_about_names(&error) => Ok(()),
-        outcome => outcome,
-    };
-    limited(try_commands(link, &names, but_names)).await
-}
-
-/// Sends every command, and judges each outcome by `judge`.
-async fn try_commands(
-    link: &Pool,
-    names: &Names,
-    judge: impl Fn(Result<(), ConnectError>) -> Result<(), ConnectError>,
-) -> Result<(), ConnectError> {
-    let entry = names.entry(&Key::from(fastrand::u64(..)));
-    let channel = names.broadcast();
-    let keys = [&*entry.value, &*entry.lock, &*entry.right];
-    let args = [channel.as_bytes()];
-    match ask(link, "EVAL", scripts::CHECK.in_full(&keys, &args)).await {
-        Ok(said) => none_refused(&said, &judge)?,
-        // Refused for the keys, before it looks at any command. They need not be declared.
-        Err(refusal) => {
-            judge(Err(refusal))?;
-            let args = [&args[..], &keys].concat();
-            let said = ask(link, "EVAL", scripts::CHECK.in_full(&[], &args)).await?;
-            none_refused(&said, &judge)?;
-        }
-    }
-    // On a cluster, any node may be the one that knows it.
-    match link.send(&scripts::CHECK.by_digest(&keys, &args)).await {
-        Err(failure) if failure.cause != Cause::NoScript => {
-            judge(Err(refused_by_server("EVALSHA", failure)))?;
-        }
-        _ => (),
+        self.ask("EVAL", Command::new("EVAL").args(["return 1", "0"])).await.map(drop)
     }
 
-    let get = Command::new("GET").arg(&entry.value);
-    judge(ask(link, "GET", get).await.map(drop))?;
-    let range = |name: &str, ends: [&str; 2]| {
-        let range = Command::new(name).arg(&entry.value).args(ends);
-        range.args(["WITHSCORES", "LIMIT", "0", "1"])
-    };
-    let upwards = range("ZRANGEBYSCORE", ["-inf", "+inf"]);
-    judge(ask(link, "ZRANGEBYSCORE", upwards).await.map(drop))?;
-    let downwards = range("ZREVRANGEBYSCORE", ["+inf", "-inf"]);
-    judge(ask(link, "ZREVRANGEBYSCORE", downwards).await.map(drop))?;
-    let subscribed = link.subscribe(&[&channel, &names.inbox(0)]).await.map(drop);
-    judge(subscribed.map_err(|failure| refused_by_server("SUBSCRIBE", failure)))
+    /// Sends every command.
+    async fn rights(&self) -> Result<(), ConnectError> {
+        let entry = self.names.entry(&self.key);
+        let channel = self.names.broadcast(self.link.target().database());
+        let keys = [&*entry.value, &*entry.lock, &*entry.right];
+        let args = [channel.as_bytes()];
+        match self.ask("EVAL", scripts::CHECK.in_full(&keys, &args)).await {
+            Ok(said) => self.none_refused(&said)?,
+            // Refused for the keys, before it looks at any command. They need not be declared.
+            Err(refusal) => {
+                self.judge(Err(refusal))?;
+                let args = [&args[..], &keys].concat();
+                let said = self.ask("EVAL", scripts::CHECK.in_full(&[], &args)).await?;
+                self.none_refused(&said)?;
+            }
+        }
+        match self.link.send(&scripts::CHECK.by_digest(&keys, &args)).await {
+            Err(failure) if failure.cause != Cause::NoScript => {
+                self.judge(Err(refused("EVALSHA", failure)))?;
+            }
+            _ => (),
+        }
+        self.look().await?;
+        let range = |name: &str, ends: [&str; 2]| {
+            let range = Command::new(name).arg(&entry.value).args(ends);
+            range.args(["WITHSCORES", "LIMIT", "0", "1"])
+        };
+        for (name, ends) in
+            [("ZRANGEBYSCORE", ["-inf", "+inf"]), ("ZREVRANGEBYSCORE", ["+inf", "-inf"])]
+        {
+            self.judge(self.ask(name, range(name, ends)).await.map(drop))?;
+        }
+        let subscribed = self.link.subscribe(&[&channel, &self.names.inbox(0)]).await.map(drop);
+        self.judge(subscribed.map_err(|failure| refused("SUBSCRIBE", failure)))
+    }
+
+    /// Looks for values. What is no cluster must have those of all slots.
+    async fn look(&self) -> Result<(), ConnectError> {
+        let looks = if self.is_of_cluster { 1 } else { LOOKS };
+        let keys = (1..looks).map(|_| Key::from(fastrand::u64(..))).chain([self.key.clone()]);
+        let looks = keys.map(|key| async move {
+            let get = Command::new("GET").arg(self.names.value(&key));
+            self.judge(self.ask("GET", get).await.map(drop))
+        });
+        try_join_all(looks).await.map(drop)
+    }
+
+    async fn ask(&self, what: &str, command: Command) -> Result<ServerReply, ConnectError> {
+        match self.link.send(&command).await {
+            // The slot has left, to a node that is checked, too.
+            Err(failure) if self.is_of_cluster && failure.kind == RemoteErrorKind::TryAgain => {
+                Ok(ServerReply::Nil)
+            }
+            reply => reply.map_err(|failure| refused(what, failure)),
+        }
+    }
+
+    fn judge(&self, outcome: Result<(), ConnectError>) -> Result<(), ConnectError> {
+        match outcome {
+            Err(error) if !self.is_strict && error.is_about_names() => Ok(()),
+            outcome => outcome,
+        }
+    }
+
+    /// Checks what the script was refused, and names all of it that counts.
+    fn none_refused(&self, reply: &ServerReply) -> Result<(), ConnectError> {
+        let (pairs, _) = reply.array().unwrap_or_default().as_chunks();
+        let said = |[name, said]: &[ServerReply; 2]| {
+            Some(format!("{} ({})", name.text().ok()?, said.text().ok()?))
+        };
+        let refused: Vec<_> = pairs
+            .iter()
+            .filter_map(said)
+            .filter(|refused| self.judge(Err(ConnectError::new(&**refused))).is_err())
+            .collect();
+        if refused.is_empty() {
+            return Ok(());
+        }
+        Err(ConnectError::new(format!("the server refuses {}", refused.join(", "))))
+    }
+
+    /// Says which node of a cluster it was.
+    fn named(&self, mut error: ConnectError) -> ConnectError {
+        if self.is_of_cluster {
+            error.what = format!("{}: {}", self.link.target().address(), error.what);
+        }
+        error
+    }
 }
 
-async fn limited(
-    check: impl Future<Output = Result<(), ConnectError>>,
-) -> Result<(), ConnectError> {
+async fn limited<T>(
+    check: impl Future<Output = Result<T, ConnectError>>,
+) -> Result<T, ConnectError> {
     let late = || ConnectError::caused("no answer", CallFailure::late());
     timeout(LIMIT, check).await.unwrap_or_else(|_| Err(late()))
 }
 
-async fn ask(link: &Pool, what: &str, command: Command) -> Result<ServerReply, ConnectError> {
-    link.send(&command).await.map_err(|failure| refused_by_server(what, failure))
-}
-
-fn refused_by_server(what: &str, failure: CallFailure) -> ConnectError {
-    if failure.kind == RemoteErrorKind::Connection {
-        return ConnectError::caused("cannot connect", failure);
+fn refused(what: &str, failure: CallFailure) -> ConnectError {
+    match (failure.kind, failure.cause) {
+        (RemoteErrorKind::Connection, _) => ConnectError::caused("cannot connect", failure),
+        (_, Cause::Moved) => ConnectError::caused(
+            "the server is a node of a Redis Cluster, and has a part of the keys: use \
+             `Redis::cluster`, with the feature `redis-cluster`",
+            failure,
+        ),
+        _ => ConnectError::caused(format!("the server refuses {what} ({failure})"), failure),
     }
-    ConnectError::caused(format!("the server refuses {what} ({failure})"), failure)
-}
-
-/// Checks what the script was refused, and names all of it that `judge` does not forgive.
-fn none_refused(
-    reply: &ServerReply,
-    judge: impl Fn(Result<(), ConnectError>) -> Result<(), ConnectError>,
-) -> Result<(), ConnectError> {
-    let (pairs, _) = reply.array().unwrap_or_default().as_chunks();
-    let refused: Vec<_> = pairs
-        .iter()
-        .filter_map(|[name, said]| Some(format!("{} ({})", name.text().ok()?, said.text().ok()?)))
-        .filter(|refused| judge(Err(ConnectError::new(&**refused))).is_err())
-        .collect();
-    if refused.is_empty() {
-        return Ok(());
-    }
-    Err(ConnectError::new(format!("the server refuses {}", refused.join(", "))))
 }
 
 /// Valkey calls itself a Redis of the version it is compatible with.

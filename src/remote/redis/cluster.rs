@@ -22,6 +22,7 @@ use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
+use crate::key::Key;
 use crate::remote::RemoteErrorKind;
 pub(super) use crate::remote::redis::cluster::inboxes::{NotHeard, SlotInboxes};
 pub(super) use crate::remote::redis::cluster::slots::{Place, slot_of, tag_of_slot};
@@ -222,6 +223,20 @@ impl Cluster {
 
     pub(super) fn target_at(&self, place: &Place) -> Target {
         self.seeds.at(place)
+    }
+
+    /// Returns the nodes that have slots, each with a key that it has.
+    pub(super) async fn nodes(self: &Arc<Self>) -> Result<Vec<(Pool, Option<Key>)>, CallFailure> {
+        self.read_after(Instant::now()).await?;
+        let map = self.state.lock().map.clone().ok_or_else(CallFailure::nonsense)?;
+        if map.slots() < SLOTS {
+            let missing = format!("{} of {SLOTS} slots have no node", SLOTS - map.slots());
+            return Err(CallFailure::new(RemoteErrorKind::Unavailable, Cause::Plain, missing));
+        }
+        let nodes = map.nodes_and_slots().iter();
+        nodes
+            .map(|(slot, at)| Ok((self.node(at)?, Some(Key::from(&*tag_of_slot(*slot))))))
+            .collect()
     }
 
     /// Returns the nodes that are known, those that were named at the beginning last.

@@ -260,7 +260,12 @@ impl Target {
         }
         let name = Command::new("CLIENT SETNAME").arg(&*self.client_name);
         match connection.send(&name).await {
-            Err(failed) if failed.cause == Cause::Broken => Err(failed),
+            Err(failed) if failed.cause == Cause::Broken => {
+                Err(CallFailure::disconnected(format!(
+                    "the server ended the connection at once, maybe for its `maxclients` ({failed})"
+                )))
+            }
+            Err(failed) if failed.kind == RemoteErrorKind::Unavailable => Err(failed),
             _ => Ok(()),
         }
     }
@@ -345,15 +350,14 @@ impl Target {
     /// Returns the commands that connecting itself needs the right to.
     pub(super) fn own_commands(&self) -> Vec<&'static str> {
         match &self.servers {
-            Servers::Single(info) if info.redis_settings().db() == 0 => vec![],
+            Servers::Single(_) if self.database() == 0 => vec![],
             Servers::Single(_) => vec!["select"],
             #[cfg(feature = "redis-cluster")]
             Servers::Cluster(_) => vec!["asking", "cluster|slots"],
             #[cfg(feature = "redis-sentinel")]
-            Servers::Sentinel(sentinels, _) => match sentinels.first() {
-                Some(info) if info.redis_settings().db() != 0 => vec!["role", "select"],
-                _ => vec!["role"],
-            },
+            Servers::Sentinel(..) if self.database() == 0 => vec!["role"],
+            #[cfg(feature = "redis-sentinel")]
+            Servers::Sentinel(..) => vec!["role", "select"],
         }
     }
 
@@ -377,6 +381,11 @@ impl Target {
             #[cfg(feature = "redis-sentinel")]
             Servers::Sentinel(_, primary) => format!("primary {primary} of sentinels {servers}"),
         }
+    }
+
+    /// Returns the number of the database; a cluster has but one.
+    pub(super) fn database(&self) -> i64 {
+        self.infos().first().map_or(0, |info| info.redis_settings().db())
     }
 
     fn infos(&self) -> &[ConnectionInfo] {

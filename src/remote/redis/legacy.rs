@@ -15,7 +15,7 @@ use crate::remote::redis::connection::Command;
 use crate::remote::redis::lock::{Poll, countable, is_passing};
 use crate::remote::redis::names::LEGACY;
 use crate::remote::redis::pool::Pool;
-use crate::remote::redis::reply::{CallFailure, ServerReply};
+use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::{RemoteError, RemoteErrorKind};
 
 /// A lock by `SETNX` and `GETSET`, for servers and proxies that know neither
@@ -289,7 +289,15 @@ impl Mark {
     fn read(reply: &ServerReply) -> Result<Option<Self>, CallFailure> {
         match reply {
             ServerReply::Nil => Ok(None),
-            reply => reply.text()?.parse().map(Some).map_err(|NoMark| CallFailure::nonsense()),
+            reply => match reply.text().ok().and_then(|text| text.parse().ok()) {
+                Some(mark) => Ok(Some(mark)),
+                None => Err(CallFailure::new(
+                    RemoteErrorKind::Protocol,
+                    Cause::Plain,
+                    "the key holds a value that is no time and token of a `LegacyLock`: delete \
+                     the key, or give the lock another name",
+                )),
+            },
         }
     }
 }

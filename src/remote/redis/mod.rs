@@ -275,25 +275,23 @@ impl Redis {
     /// Cancel safe.
     pub async fn connect(url: &str) -> Result<Self, ConnectError> {
         let redis = Self::lazy(url)?;
-        check::server(&redis.link).await?;
-        check::commands(&redis.link).await?;
+        check::all(&redis.link, None).await?;
         Ok(redis)
     }
 
-    /// Asks the server for everything a cache in this namespace needs of it:
-    /// its version, the commands, the keys and the channels.
+    /// Asks the server for everything a cache in this namespace needs of it: its version, the
+    /// commands, the keys and the channels. Of a cluster, it asks each node that has slots.
     ///
     /// # Errors
     ///
-    /// If something is missing; the error names it. Also after 10 s without an
-    /// answer.
+    /// If something is missing; the error names it, and the node of a cluster. Also after 10 s
+    /// without an answer.
     ///
     /// # Cancel safety
     ///
     /// Cancel safe.
     pub async fn check(&self) -> Result<(), ConnectError> {
-        check::server(&self.link).await?;
-        check::rights(&self.link, &self.namespace).await
+        check::all(&self.link, Some(&self.namespace)).await
     }
 
     /// Returns the least rights with which a user can be a cache's in this

@@ -80,9 +80,13 @@ impl Names {
         format!("{}:in:{{{tag}}}:{process:016x}", self.prefix)
     }
 
-    /// Returns the channel on which all processes hear of invalidations.
-    pub(super) fn broadcast(&self) -> String {
-        format!("{}:inv", self.prefix)
+    /// Returns the channel on which all processes hear of invalidations in a database: channels
+    /// belong to the server, and keys to the database.
+    pub(super) fn broadcast(&self, database: i64) -> String {
+        match database {
+            0 => format!("{}:inv", self.prefix),
+            _ => format!("{}:inv:{database}", self.prefix),
+        }
     }
 
     /// Returns the names of the invalidation log.
@@ -226,7 +230,8 @@ mod tests {
         assert_eq!(entry.right, b"shop:2:catalog:{user:7}:r");
         assert_eq!(names().value(&Key::from("user:7")), entry.value);
         assert_eq!(names().inbox(255), "shop:2:catalog:in:00000000000000ff");
-        assert_eq!(names().broadcast(), "shop:2:catalog:inv");
+        assert_eq!(names().broadcast(0), "shop:2:catalog:inv");
+        assert_eq!(names().broadcast(3), "shop:2:catalog:inv:3");
         let log = names().log();
         assert_eq!(log.tags, "shop:2:catalog:{#catalog}:tags");
         assert_eq!(log.keys, "shop:2:catalog:{#catalog}:keys");
@@ -271,7 +276,7 @@ mod tests {
             assert_eq!(error.fields(), ["namespace"], "{odd}");
             assert!(error.to_string().contains(part), "{odd}: {error}");
         }
-        assert_eq!(Names::new("shop:v1:a1", "1:b").unwrap().broadcast(), "shop:v1:a1:2:1:b:inv");
+        assert_eq!(Names::new("shop:v1:a1", "1:b").unwrap().broadcast(0), "shop:v1:a1:2:1:b:inv");
     }
 
     proptest! {
@@ -286,7 +291,7 @@ mod tests {
                     let entry = names.entry(&Key::from("k"));
                     let LogNames { tags, keys } = names.log();
                     let others =
-                        [names.inbox(1), names.broadcast(), tags, keys, names.probe(None)];
+                        [names.inbox(1), names.broadcast(0), tags, keys, names.probe(None)];
                     let others = others.map(String::into_bytes);
                     [vec![entry.value, entry.lock, entry.right], others.to_vec()].concat()
                 };

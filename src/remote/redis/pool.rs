@@ -13,6 +13,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use crate::key::Key;
 #[cfg(feature = "redis-cluster")]
 use crate::remote::redis::cluster::{Cluster, NodeWork, slot_of, tag_of_slot};
 use crate::remote::redis::connection::{Command, Connection, Messages, Pulse, Script, Target};
@@ -219,6 +220,15 @@ impl Pool {
     #[cfg(feature = "redis-cluster")]
     pub(super) fn cluster(&self) -> Option<&Arc<Cluster>> {
         self.0.cluster.as_ref()
+    }
+
+    /// Returns each server that has keys; of a cluster with a key that it has.
+    pub(super) async fn nodes(&self) -> Result<Vec<(Self, Option<Key>)>, CallFailure> {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = &self.0.cluster {
+            return cluster.nodes().await;
+        }
+        Ok(vec![(self.clone(), None)])
     }
 
     /// Returns the number of the shard of a name.

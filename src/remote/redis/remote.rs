@@ -106,7 +106,8 @@ impl RedisRemote {
         // As random as the operating system's: processes that start together,
         // on machines that do, must not be taken for each other.
         let process = RandomState::new().hash_one(std::process::id());
-        let ear = Ear::new(process, names.inbox(process), names.broadcast());
+        let ear =
+            Ear::new(process, names.inbox(process), names.broadcast(link.target().database()));
         let oversize = Oversize::new(max_value_bytes);
         #[cfg(feature = "redis-cluster")]
         let slots = SlotInboxes::new(ear.wakes.clone());

@@ -163,6 +163,11 @@ impl SlotMap {
         self.nodes.iter().map(|(_, place)| place)
     }
 
+    /// Returns the nodes, with the first slot of each.
+    pub(super) fn nodes_and_slots(&self) -> &[(u16, Place)] {
+        &self.nodes
+    }
+
     pub(super) fn has(&self, place: &Place) -> bool {
         self.nodes().any(|known| known == place)
     }

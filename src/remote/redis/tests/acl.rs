@@ -16,6 +16,18 @@ async fn user(server: &Server, rules: &str) -> Redis {
 }
 
 #[tokio::test]
+async fn a_check_says_that_a_server_takes_no_more_clients() {
+    let server = Server::start();
+    let _held = std::net::TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+    server.tell(&["CONFIG", "SET", "maxclients", "1"]).await;
+    for _ in 0..30 {
+        let error = server.redis().check().await.unwrap_err();
+        let said = format!("{error} {:?}", std::error::Error::source(&error));
+        assert!(said.contains("max number of clients") || said.contains("maxclients"), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn a_user_with_exactly_the_listed_rights_can_do_everything() {
     let server = Server::start();
     let rules = server.redis().namespace("shop").acl_rules();

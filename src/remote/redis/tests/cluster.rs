@@ -64,6 +64,40 @@ async fn a_cluster_serves_keys_of_every_slot_and_hears_every_node() {
 }
 
 #[tokio::test]
+async fn a_handle_for_one_server_at_a_node_of_a_cluster_fails_its_check_each_time() {
+    let nodes = cluster().await;
+    for node in nodes.iter().cycle().take(30) {
+        let error = node.redis().check().await.unwrap_err();
+        assert!(error.to_string().contains("`Redis::cluster`"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn a_check_of_a_cluster_names_the_dead_node_each_time() {
+    let mut nodes = cluster().await;
+    nodes[1].kill();
+    for _ in 0..30 {
+        let error = Redis::cluster(urls(&nodes)).unwrap().check().await.unwrap_err();
+        assert_eq!(error.to_string(), format!("{}: cannot connect", nodes[1].url()));
+    }
+}
+
+#[tokio::test]
+async fn a_check_of_a_cluster_asks_each_node_for_each_right() {
+    let nodes = cluster().await;
+    for node in &nodes {
+        let open = ["ACL", "SETUSER", "default", "+zadd"];
+        let closed = ["ACL", "SETUSER", "default", "-zadd"];
+        node.tell(&closed).await;
+        let error = Redis::cluster(urls(&nodes)).unwrap().check().await.unwrap_err();
+        assert!(error.to_string().starts_with(&node.url()), "{error}");
+        assert!(error.to_string().contains("zadd"), "{error}");
+        node.tell(&open).await;
+    }
+    Redis::cluster(urls(&nodes)).unwrap().check().await.unwrap();
+}
+
+#[tokio::test]
 async fn a_user_of_a_cluster_needs_no_more_than_is_listed() {
     let nodes = cluster().await;
     let rules = Redis::cluster(urls(&nodes)).unwrap().namespace("shop").acl_rules();

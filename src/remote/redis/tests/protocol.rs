@@ -331,3 +331,16 @@ async fn a_value_of_exactly_the_most_bytes_is_read_each_time() {
     let hit = remote.acquire(&key, &ask()).await.unwrap();
     assert!(matches!(hit, AcquireOutcome::Hit { value, .. } if value == stored));
 }
+
+#[tokio::test]
+async fn an_announcement_in_one_database_is_not_heard_in_another() {
+    let server = Server::start();
+    let redis = |database: u8| Redis::lazy(&format!("{}/{database}", server.url())).unwrap();
+    let (_one, heard_in_0) = listening(&redis(0), "c").await;
+    let (_two, heard_in_1) = listening(&redis(1), "c").await;
+    let item = |key: &str| LogItem::Key(key.into());
+    announce(&*redis(1).open("c").unwrap(), &[item("in 1")]).await;
+    announce(&*redis(0).open("c").unwrap(), &[item("in 0")]).await;
+    until("told", || heard_in_0.announced() == [item("in 0")]).await;
+    until("told", || heard_in_1.announced() == [item("in 1")]).await;
+}
