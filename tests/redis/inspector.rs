@@ -17,7 +17,7 @@ use tower::ServiceExt;
 use tower_stampede::{Announcement, Computed, HttpStampede, Redis, Stampede, admin};
 
 use crate::kit::origin::within;
-use crate::kit::redis::{Server, eventually};
+use crate::kit::redis::{Cluster, Server, eventually};
 use crate::kit::redis_caches::LIMIT;
 use crate::kit::spawn;
 
@@ -402,12 +402,38 @@ async fn a_user_with_three_commands_on_the_names_of_the_cache_is_enough() {
     looks.more(3).await;
     let quiet = quiet.end().await;
     let said = String::from_utf8_lossy(&quiet.stdout).into_owned();
-    assert!(said.contains("nothing was invalidated meanwhile") && quiet.status.success(), "{said}");
+    assert!(said.contains("nothing was invalidated meanwhile"), "{said}");
+    assert_eq!(quiet.status.code(), Some(3), "{said}");
     let wrong = server.url().replace("redis://", "redis://nobody:x@");
     let refused = Inspection::begin(&wrong, &[&process], &["--seconds", "1"]).output().await;
     assert_eq!(refused.status.code(), Some(3));
     let said = String::from_utf8_lossy(&refused.stdout).into_owned();
     assert!(said.contains("Redis could not be asked") && said.contains("USER:PASSWORD"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_processes_of_a_cluster_are_judged_from_any_of_its_nodes() {
+    let cluster = Cluster::start();
+    let redis = Redis::cluster(cluster.urls()).unwrap().op_timeout(Duration::from_secs(30));
+    let builder = Stampede::builder("catalog").ttl(Duration::from_secs(3600));
+    let builder = builder.lease(Duration::from_secs(100)).wait_timeout(LIMIT);
+    let cache: Cache = builder.redis(redis.namespace("shop")).build().unwrap();
+    load(&cache, 20).await;
+    for node in cluster.nodes() {
+        let looks = Looks::default();
+        let healthy = serve_counted(&looks, admin::router(cache.clone())).await;
+        let old = serve(never_updated("up", None, old_copy(OLD, &[]))).await;
+        let inspecting = Inspection::begin(&node.url(), &[&*healthy, &old], &["--json"]);
+        looks.more(3).await;
+        cache.invalidate(OLD).await;
+        looks.see_it_past_the_bound().await;
+        let output = inspecting.end().await;
+        let found = summary(&output);
+        assert_eq!(output.status.code(), Some(1), "{found:#}");
+        assert_eq!(found["redis_failures"], 0, "{found:#}");
+        let violated = [0, 1].map(|n| found["processes"][n]["is_violated"] == true);
+        assert_eq!(violated, [false, true], "{found:#}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -15,8 +15,8 @@ Compares what running processes serve with the invalidation log in Redis.
 
 Usage: inspector --redis URL --cache NAME --process URL... [--flag VALUE]...
 
-  --redis URL          the server that the processes share; of a cluster, the node
-                       that has the invalidation log
+  --redis URL          the server that the processes share, or any node of their
+                       cluster
   --namespace NS       as the processes have it                        [stampede]
   --cache NAME         the name of their cache, as `Stampede::builder` has it
   --process URL        the router `tower_stampede::admin` of a process, for
@@ -37,8 +37,8 @@ which one looks at every entry that the process holds.
 
 Ends with 0: no process that reports `up` served what was invalidated more than
 2 s before; 1: one did; 2: the flags cannot be followed; 3: Redis or a process
-could not be asked, and nothing worse was seen. Ctrl-C ends it early, with the
-summary.
+could not be asked, or nothing was invalidated meanwhile, and nothing worse was
+seen. Ctrl-C ends it early, with the summary.
 ";
 
 /// Keys that are looked at, at most: what `GET /keys` lists at once.

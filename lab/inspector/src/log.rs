@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use redis::aio::MultiplexedConnection;
-use redis::{RedisResult, Value};
+use redis::Value;
 
 use crate::names::Names;
+use crate::servers::{Read, Servers};
 
 /// Positions lie below; what lies above stands for dropped tags.
 const FLOORS: &str = "(4503599627370496";
@@ -54,21 +54,18 @@ pub(crate) struct RemoteValue {
 
 /// Reads the log as it grows.
 pub(crate) struct LogReader {
-    client: redis::Client,
-    connection: Option<MultiplexedConnection>,
+    pub(crate) servers: Servers,
     names: Names,
     known: Option<Header>,
     /// When the last complete read was sent.
     read: Option<Instant>,
-    pub(crate) commands: u64,
     /// Reads that found more than they could take: items were passed over.
     pub(crate) gaps: u64,
 }
 
 impl LogReader {
     pub(crate) fn new(client: redis::Client, names: Names) -> Self {
-        let (connection, known, read) = (None, None, None);
-        Self { client, connection, names, known, read, commands: 0, gaps: 0 }
+        Self { servers: Servers::new(client), names, known: None, read: None, gaps: 0 }
     }
 
     pub(crate) fn header(&self) -> Option<&Header> {
@@ -82,28 +79,26 @@ impl LogReader {
         let result = tokio::time::timeout(PATIENCE, self.read_now(sent)).await;
         let result = result.unwrap_or_else(|_| Err("no answer within 2 s".to_owned()));
         if result.is_err() {
-            self.connection = None;
+            self.servers.forget();
         }
         result
     }
 
     async fn read_now(&mut self, sent: Instant) -> Result<Vec<Announced>, String> {
         let from = self.known.as_ref().map(|known| known.last);
-        let newest = redis::cmd("ZREVRANGEBYSCORE")
-            .arg(&self.names.tags)
-            .arg(&[FLOORS, "-inf", "WITHSCORES", "LIMIT", "0", "1"])
-            .to_owned();
-        let mut commands = redis::pipe();
+        let range = |command: &str, name: &str, from: &str, to: &str, most: usize| {
+            let mut command = redis::cmd(command);
+            command.arg(name).arg(from).arg(to).arg("WITHSCORES").arg("LIMIT").arg(0).arg(most);
+            Read { name: name.into(), command }
+        };
         // First the header, then what is new: what comes between the two is read next time.
-        commands.add_command(newest);
+        let mut reads = vec![range("ZREVRANGEBYSCORE", &self.names.tags, FLOORS, "-inf", 1)];
         if let Some(from) = from {
-            for name in [&self.names.tags, &self.names.keys] {
-                let after = format!("({from}");
-                commands.cmd("ZRANGEBYSCORE").arg(name).arg(after).arg(FLOORS);
-                commands.arg("WITHSCORES").arg("LIMIT").arg(0).arg(MOST_READ);
-            }
+            let after = format!("({from}");
+            let names = [&self.names.tags, &self.names.keys];
+            reads.extend(names.map(|name| range("ZRANGEBYSCORE", name, &after, FLOORS, MOST_READ)));
         }
-        let replies = self.ask(&commands).await?;
+        let replies = self.servers.ask(&reads).await?;
         let (header, items) = replies.split_first().ok_or("an empty reply")?;
         let header = pairs(header).first().and_then(|(member, score)| header_of(member, *score));
         let header = header.ok_or_else(|| {
@@ -142,44 +137,15 @@ impl LogReader {
         if names.is_empty() {
             return Ok(Vec::new());
         }
-        let mut commands = redis::pipe();
-        for name in names {
-            commands.cmd("GETRANGE").arg(name).arg(0).arg(HEAD - 1);
-        }
-        let asked = tokio::time::timeout(PATIENCE, self.ask(&commands)).await;
+        let read = |name: &Vec<u8>| {
+            let command = redis::cmd("GETRANGE").arg(name).arg(0).arg(HEAD - 1).to_owned();
+            Read { name: name.clone(), command }
+        };
+        let reads: Vec<_> = names.iter().map(read).collect();
+        let asked = tokio::time::timeout(PATIENCE, self.servers.ask(&reads)).await;
         let replies = asked.unwrap_or_else(|_| Err("no answer within 2 s".to_owned()))?;
         Ok(replies.iter().map(|reply| bytes(reply).and_then(value_of)).collect())
     }
-
-    async fn ask(&mut self, commands: &redis::Pipeline) -> Result<Vec<Value>, String> {
-        let connection = match &mut self.connection {
-            Some(connection) => connection,
-            connection => {
-                let made = self.client.get_multiplexed_async_connection().await;
-                connection.insert(made.map_err(|error| explain(&error))?)
-            }
-        };
-        self.commands += commands.len() as u64;
-        let replies: RedisResult<Vec<Value>> = commands.query_async(connection).await;
-        replies.map_err(|error| explain(&error))
-    }
-}
-
-/// Says what to do about it. The error of a connection may hold the address, and no password.
-fn explain(error: &redis::RedisError) -> String {
-    const LOGIN: &str = "; say redis://USER:PASSWORD@HOST:PORT, with the user's password";
-    if error.kind() == redis::ErrorKind::AuthenticationFailed {
-        return format!("{error}{LOGIN}");
-    }
-    let remedy = match error.code() {
-        Some("NOPERM") => {
-            "; the user needs +zrangebyscore +zrevrangebyscore +getrange on the names"
-        }
-        Some("MOVED") => "; of a cluster, --redis must name the node that has the log",
-        Some("NOAUTH" | "WRONGPASS") => LOGIN,
-        _ => "",
-    };
-    format!("{error}{remedy}")
 }
 
 fn bytes(value: &Value) -> Option<&[u8]> {

@@ -14,7 +14,8 @@
 //! things, and each is read alone.
 //!
 //! - `flags`: the command line.
-//! - `log`: the invalidation log and the values in Redis; `names`: how both are written.
+//! - `log`: the invalidation log and the values in Redis; `names`: how both are written; `servers`:
+//!   which node of a cluster has them.
 //! - `process`: one process, as its admin router shows it.
 //! - `judge`: which copies are older than an invalidation.
 //! - `show`: what is printed.
@@ -37,12 +38,14 @@ mod judge;
 mod log;
 mod names;
 mod process;
+mod servers;
 mod show;
 #[allow(dead_code, reason = "both servers have more flags")]
 mod texts;
 mod values;
 
-/// Something could not be asked: what was not seen may have been wrong.
+/// Something could not be asked, or there was nothing to judge: what was not seen may have been
+/// wrong.
 const NOT_ALL_SEEN: u8 = 3;
 
 /// What was found, so far or in the end.
@@ -168,15 +171,25 @@ impl Inspection {
         self.redis_failures.is_none() && self.processes.iter().all(has_answered)
     }
 
+    /// Returns why nothing could be judged, if nothing could.
+    fn nothing_to_judge(&self) -> Option<&'static str> {
+        if self.processes.iter().all(|(_, found)| found.copies == 0) {
+            return Some("no process holds a copy; are --cache and --process right?");
+        }
+        (self.watch.count == 0).then_some("nothing was invalidated meanwhile; look for longer")
+    }
+
     fn is_violated(&self) -> bool {
         self.processes.iter().any(|(_, found)| found.is_violated())
     }
 
     fn exit_code(&self) -> ExitCode {
-        match (self.is_violated(), self.has_asked_all()) {
-            (true, _) => ExitCode::FAILURE,
-            (false, false) => ExitCode::from(NOT_ALL_SEEN),
-            (false, true) => ExitCode::SUCCESS,
+        if self.is_violated() {
+            ExitCode::FAILURE
+        } else if self.has_asked_all() && self.nothing_to_judge().is_none() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::from(NOT_ALL_SEEN)
         }
     }
 }

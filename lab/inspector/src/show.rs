@@ -41,8 +41,8 @@ pub(crate) fn summary(inspection: &Inspection) -> String {
          Redis ({:.1} a second)\n",
         took.as_secs_f64(),
         watch.count,
-        log.commands,
-        log.commands as f64 / took.as_secs_f64().max(0.001),
+        log.servers.commands,
+        log.servers.commands as f64 / took.as_secs_f64().max(0.001),
     );
     text += &format!("{}\n", head());
     for (process, found) in processes {
@@ -86,20 +86,18 @@ pub(crate) fn summary(inspection: &Inspection) -> String {
             );
         }
     }
-    text + "verdict: " + verdict(inspection) + "\n"
+    text + "verdict: " + &verdict(inspection) + "\n"
 }
 
-fn verdict(inspection: &Inspection) -> &'static str {
+fn verdict(inspection: &Inspection) -> String {
     if inspection.is_violated() {
-        "an invalidated value was served for longer than it may be"
+        "an invalidated value was served for longer than it may be".to_owned()
     } else if !inspection.has_asked_all() {
-        "no violation seen, but not all could be asked"
-    } else if inspection.processes.iter().all(|(_, found)| found.copies == 0) {
-        "nothing could be judged: no process holds a copy; are --cache and --process right?"
-    } else if inspection.watch.count == 0 {
-        "nothing could be judged: nothing was invalidated meanwhile; look for longer"
+        "no violation seen, but not all could be asked".to_owned()
+    } else if let Some(reason) = inspection.nothing_to_judge() {
+        format!("nothing could be judged: {reason}")
     } else {
-        "no violation"
+        "no violation".to_owned()
     }
 }
 
@@ -129,7 +127,7 @@ pub(crate) fn json(inspection: &Inspection) -> serde_json::Value {
         "took_ms": millis(inspection.took),
         "bound_ms": millis(BOUND),
         "invalidations": inspection.watch.count,
-        "commands": inspection.log.commands,
+        "commands": inspection.log.servers.commands,
         "log_gaps": inspection.log.gaps,
         "redis_failures": failures.unwrap_or(0),
         "redis_last_error": last,
