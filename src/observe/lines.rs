@@ -101,6 +101,8 @@ lines! {
         with other processes again" [server away_for];
     LocksAreEvicted: Warn "the server's maxmemory-policy may evict refresh locks or the \
         invalidation log: volatile-lfu does not" [server policy];
+    Unreachable: Warn "no connection to the remote can be made, or it refuses every call, and that \
+        does not mend itself" [server cause remedy];
     Unweighed: Warn "values of this type may hold memory that the cache cannot count, so the \
         number of entries is bounded; implement Weigh for the type and call Builder::weigh, or \
         set Builder::weigher or Builder::max_entries" [type_name max_entries];
@@ -137,6 +139,8 @@ pub(super) struct Line<'a> {
     pub(super) how: Option<&'static str>,
     pub(super) server: Option<&'a str>,
     pub(super) policy: Option<&'a str>,
+    pub(super) cause: Option<&'a str>,
+    pub(super) remedy: Option<&'static str>,
     pub(super) field: Option<&'a str>,
     pub(super) type_name: Option<&'a str>,
     pub(super) max_entries: Option<u64>,
@@ -161,6 +165,8 @@ impl Line<'_> {
             how: None,
             server: None,
             policy: None,
+            cause: None,
+            remedy: None,
             field: None,
             type_name: None,
             max_entries: None,

@@ -6,6 +6,8 @@ use tracing::{Level, enabled, event};
 
 use crate::key::Key;
 use crate::observe::limit::{LeftOut, LineLimit};
+#[cfg(feature = "redis")]
+use crate::observe::lines::LogMessage;
 use crate::observe::lines::{Line, LineLevel};
 use crate::observe::rounded::Rounded;
 
@@ -52,12 +54,20 @@ impl Log {
 /// Warns of a server that evicts locks. It belongs to no cache alone.
 #[cfg(feature = "redis")]
 pub(crate) fn warn_of_policy(server: &str, policy: &str) {
-    use crate::observe::contain_panic;
-    use crate::observe::lines::LogMessage;
-
     let (server, policy) = (Some(server), Some(policy));
-    let line = Line { server, policy, ..Line::of(LogMessage::LocksAreEvicted) };
-    contain_panic(|| write(None, false, &line, LeftOut::default()));
+    warn(&Line { server, policy, ..Line::of(LogMessage::LocksAreEvicted) });
+}
+
+/// Warns of a server that is of no use before its operator does what `remedy` says.
+#[cfg(feature = "redis")]
+pub(crate) fn warn_of_connection(server: &str, cause: &str, remedy: &'static str) {
+    let (server, cause, remedy) = (Some(server), Some(cause), Some(remedy));
+    warn(&Line { server, cause, remedy, ..Line::of(LogMessage::Unreachable) });
+}
+
+#[cfg(feature = "redis")]
+fn warn(line: &Line<'_>) {
+    crate::observe::contain_panic(|| write(None, false, line, LeftOut::default()));
 }
 
 fn is_enabled(level: LineLevel) -> bool {
@@ -92,6 +102,8 @@ fn write(cache: Option<&str>, has_keys: bool, line: &Line<'_>, left_out: LeftOut
                 callers_got = line.callers_got,
                 held_for = rounded(line.held_for),
                 policy = line.policy,
+                cause = line.cause,
+                remedy = line.remedy,
                 field = line.field,
                 type_name = line.type_name,
                 max_entries = line.max_entries,

@@ -16,3 +16,6 @@ impl NoLog {
 
     pub(super) fn write_limited(&self, _: &str, _: &Line<'_>) {}
 }
+
+#[cfg(feature = "redis")]
+pub(crate) const fn warn_of_connection(_: &str, _: &str, _: &str) {}

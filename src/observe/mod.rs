@@ -88,6 +88,8 @@ use tokio::sync::broadcast;
 pub use stats::Stats;
 pub use table::Event;
 
+#[cfg(feature = "redis")]
+pub(crate) use log::warn_of_connection;
 #[cfg(all(feature = "redis", feature = "tracing"))]
 pub(crate) use log::warn_of_policy;
 

@@ -8,6 +8,7 @@ mod kit;
 
 mod batches;
 mod commands;
+mod connection_log;
 mod consistency;
 mod contract;
 mod edges;

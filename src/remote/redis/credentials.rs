@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::error::BoxError;
-use crate::remote::redis::reply::CallFailure;
+use crate::remote::redis::reply::{CallFailure, PROVIDER};
 
 /// How long a provider may take.
 const PROVIDER_TIMEOUT: Duration = Duration::from_secs(5);
@@ -174,9 +174,9 @@ impl Login {
                 let validity = credentials.valid_for.map(|length| Validity::new(begun, length));
                 return Ok((credentials, validity));
             }
-            Ok(Ok(Err(error))) => format!("the credentials provider failed: {error}"),
-            Ok(Err(_)) => "the credentials provider panicked".to_owned(),
-            Err(_) => format!("the credentials provider took longer than {PROVIDER_TIMEOUT:?}"),
+            Ok(Ok(Err(error))) => format!("{PROVIDER} failed: {error}"),
+            Ok(Err(_)) => format!("{PROVIDER} panicked"),
+            Err(_) => format!("{PROVIDER} took longer than {PROVIDER_TIMEOUT:?}"),
         };
         Err(self.has_failed(CallFailure::disconnected(problem)))
     }

@@ -14,13 +14,14 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use crate::key::Key;
+use crate::observe::warn_of_connection;
 #[cfg(feature = "redis-cluster")]
 use crate::remote::redis::cluster::{Cluster, NodeWork, slot_of, tag_of_slot};
 use crate::remote::redis::connection::{Command, Connection, Messages, Pulse, Script, Target};
 use crate::remote::redis::eviction;
 use crate::remote::redis::lock_inbox::LockInbox;
 use crate::remote::redis::names::Names;
-use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
+use crate::remote::redis::reply::{CallFailure, Cause, REMEDIES, ServerReply};
 
 /// After how many calls in a row without an answer a connection is replaced.
 const STRIKES: u32 = 3;
@@ -58,6 +59,10 @@ struct PoolState {
     /// Tells this process's channels from those of others.
     process: u64,
     advised: Once,
+    /// A bit for each remedy that the log has named since a connection was of use.
+    reported: AtomicU32,
+    /// The number of the last connection that was.
+    useful: AtomicU64,
     #[cfg(feature = "redis-legacy-lock")]
     plain: std::sync::OnceLock<Pool>,
     /// Where the target is one: each node has a pool of its own, and this one no connection.
@@ -108,6 +113,8 @@ impl Pool {
             lock_inboxes: Mutex::default(),
             process: RandomState::new().hash_one(std::process::id()),
             advised: Once::new(),
+            reported: AtomicU32::new(0),
+            useful: AtomicU64::new(0),
             #[cfg(feature = "redis-legacy-lock")]
             plain: std::sync::OnceLock::new(),
         }))
@@ -154,8 +161,11 @@ impl Pool {
 
     async fn send_on(&self, open: &Open, command: &Command) -> Result<ServerReply, CallFailure> {
         let answer = open.connection.send(command).await;
-        let useless = answer.as_ref().is_err_and(|failure| failure.cause.is_useless_connection());
-        if useless {
+        match &answer {
+            Ok(_) => self.0.works(open.number),
+            Err(failure) => self.0.report(failure),
+        }
+        if answer.as_ref().is_err_and(|failure| failure.cause.is_useless_connection()) {
             self.0.close(open.number);
         } else {
             self.0.strikes.store(0, Ordering::Relaxed);
@@ -286,11 +296,15 @@ impl Pool {
         &self,
         channels: &[&str],
     ) -> Result<(Pulse, Messages), CallFailure> {
-        #[cfg(feature = "redis-cluster")]
-        if let Some(cluster) = &self.0.cluster {
-            return cluster.subscribe(channels, self.0.patience()).await;
-        }
-        self.0.target.subscribe(channels, self.0.patience()).await
+        let patience = self.0.patience();
+        let subscribed = async {
+            #[cfg(feature = "redis-cluster")]
+            if let Some(cluster) = &self.0.cluster {
+                return cluster.subscribe(channels, patience).await;
+            }
+            self.0.target.subscribe(channels, patience).await
+        };
+        subscribed.await.inspect_err(|failure| self.0.report(failure))
     }
 
     /// Returns the longest that any caller waits for an answer, where one has said so.
@@ -393,6 +407,9 @@ impl PoolState {
         let shared = Arc::clone(self);
         runtime.spawn(async move {
             let connected = shared.target.connect(shared.patience()).await;
+            if let Err(failure) = &connected {
+                shared.report(failure);
+            }
             let opened = shared.end_attempt(connected);
             ended.send_replace(Some(opened.clone()));
             let Ok(open) = opened else { return };
@@ -412,6 +429,22 @@ impl PoolState {
         // Before any caller can have a reply of it.
         let number = self.opened.fetch_add(1, Ordering::AcqRel) + 1;
         Ok(slot.open.insert(Open { number, since: Instant::now(), connection }).clone())
+    }
+
+    /// Says in the log what does not mend itself, once until a connection is of use.
+    fn report(&self, failure: &CallFailure) {
+        let Some((cause, remedy)) = failure.cause_and_remedy() else { return };
+        if self.reported.fetch_or(1 << remedy, Ordering::Relaxed) & (1 << remedy) == 0 {
+            warn_of_connection(&self.target.address(), cause, REMEDIES[remedy]);
+        }
+    }
+
+    /// Notes that a connection has been of use.
+    fn works(&self, number: u64) {
+        if self.useful.load(Ordering::Relaxed) != number {
+            self.useful.store(number, Ordering::Relaxed);
+            self.reported.store(0, Ordering::Relaxed);
+        }
     }
 
     /// Forgets the connection with this number, if it is still the one in use.

@@ -57,6 +57,19 @@ pub(super) struct CallFailure {
     said: String,
 }
 
+/// What begins the failures of a [provider](crate::remote::redis::CredentialsProvider).
+pub(super) const PROVIDER: &str = "the credentials provider";
+
+/// What the operator has to do about failures.
+pub(super) const REMEDIES: [&str; 5] = [
+    "give the user the rights of `Redis::acl_rules`; `Redis::check` says what is missing",
+    "correct user and password: those of the URL, or of the credentials provider",
+    "renew the certificate, or give `Redis::root_certificates` the authority that has signed that of \
+     the server, and `Redis::client_certificate` one that the server trusts",
+    "mend the credentials provider: it has five seconds, and is asked again",
+    "raise `maxclients` at the server, or close other connections",
+];
+
 /// What is done about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Cause {
@@ -109,6 +122,28 @@ impl CallFailure {
     pub(super) fn place(&self) -> Option<(&str, u16)> {
         let (host, port) = self.said.rsplit(' ').next()?.rsplit_once(':')?;
         Some((host, port.parse().ok()?))
+    }
+
+    /// Returns what is wrong, without a secret, and the number of its remedy; nothing where it may
+    /// mend itself.
+    pub(super) fn cause_and_remedy(&self) -> Option<(&str, usize)> {
+        let says = |words: &[&str]| words.iter().any(|word| self.said.contains(word));
+        if says(&["NOPERM"]) {
+            // Its text may name the user.
+            return Some(("NOPERM", 0));
+        }
+        let remedy = if self.kind == RemoteErrorKind::Denied {
+            1
+        } else if says(&["certificate", "Certificate", "fatal alert"]) {
+            2
+        } else if says(&[PROVIDER]) {
+            3
+        } else if says(&["max number of clients", "maxclients"]) {
+            4
+        } else {
+            return None;
+        };
+        Some((&self.said, remedy))
     }
 
     /// Judges an error of the server by its code, or by the code that stands
