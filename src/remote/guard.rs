@@ -166,10 +166,16 @@ impl Guard {
     ) -> Result<T, RemoteErrorKind> {
         let (from, allowance) = (Instant::now(), self.allowance(bytes));
         let progress = &shard.progress;
+        let gives_up_at = || {
+            let at = progress.gives_up_at(op, from, allowance);
+            match self.remote.is_connecting(shard.shard) {
+                true => at.max(from + progress.patience_to_connect() + allowance),
+                false => at,
+            }
+        };
         let mut call = std::pin::pin!(call);
         let result = loop {
-            let until = progress.gives_up_at(op, from, allowance);
-            match tokio::time::timeout_at(until, &mut call).await {
+            match tokio::time::timeout_at(gives_up_at(), &mut call).await {
                 Ok(result) => {
                     let result = result.map_err(|error| error.kind());
                     if !matches!(
@@ -180,7 +186,7 @@ impl Guard {
                     }
                     break result;
                 }
-                Err(_) if Instant::now() < progress.gives_up_at(op, from, allowance) => {}
+                Err(_) if Instant::now() < gives_up_at() => {}
                 Err(_) => {
                     progress.note_silence();
                     break Err(RemoteErrorKind::Timeout);
@@ -209,9 +215,9 @@ impl Guard {
         self.settings.op_timeout_per_mib.mul_f64(mib)
     }
 
-    /// Returns how long one call may take while its shard is silent.
+    /// Returns how long one call may take while its shard is silent, connecting included.
     pub(super) fn deadline(&self, shard: &ShardState, bytes: usize) -> Duration {
-        shard.progress.patience() + self.allowance(bytes)
+        shard.progress.patience_to_connect() + self.allowance(bytes)
     }
 
     /// Returns how long one call to any shard may take while it is silent.

@@ -253,6 +253,13 @@ pub trait Remote: Send + Sync + 'static {
         1
     }
 
+    /// Returns whether a connection to a shard is being made. A call that waits for one may take four
+    /// times as long as another. Defaults to `false`.
+    fn is_connecting(&self, shard: Shard) -> bool {
+        let _ = shard;
+        false
+    }
+
     /// Is told that a call to a shard failed or took too long. After several in a row the
     /// connection to it is worth replacing.
     fn suspect(&self, shard: Shard, kind: RemoteErrorKind);

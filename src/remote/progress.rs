@@ -82,6 +82,15 @@ impl Progress {
         }
     }
 
+    /// Returns how long a call waits for a connection that is being made: a handshake takes several
+    /// round trips, and processor time.
+    pub(super) fn patience_to_connect(&self) -> Duration {
+        match self.is_silent.load(Ordering::Relaxed) {
+            true => self.op_timeout,
+            false => self.most_patience(),
+        }
+    }
+
     /// Returns how long a caller waits that has something to serve: `least`, and longer only
     /// where answers have taken longer of late.
     pub(super) fn patience_with_a_value(&self, least: Duration) -> Duration {

@@ -197,23 +197,22 @@ impl Cluster {
     /// Returns a number that changes before a reply comes from another node of the shard.
     pub(super) fn connection_of(&self, shard: u32) -> u64 {
         let moves = self.moves.load(Ordering::Acquire);
-        let state = self.state.lock();
-        let place = state.map.as_ref().and_then(|map| map.node_of_shard(shard));
-        let node = place.and_then(|(_, place)| state.nodes.get(place));
-        (moves << 32) + node.map_or(0, |node| node.connection_of(shard))
+        (moves << 32) + self.pool_of_shard(shard).map_or(0, |node| node.connection_of(shard))
     }
 
     /// Is told that a caller gave up waiting for an answer of a shard.
     pub(super) fn suspect(self: &Arc<Self>, shard: u32) {
-        let node = {
-            let state = self.state.lock();
-            let place = state.map.as_ref().and_then(|map| map.node_of_shard(shard));
-            place.and_then(|(_, place)| state.nodes.get(place).cloned())
-        };
-        if let Some(node) = node {
+        if let Some(node) = self.pool_of_shard(shard) {
             node.suspect();
         }
         self.read_soon();
+    }
+
+    /// Returns the way to the node of a shard, where it was asked for anything.
+    pub(super) fn pool_of_shard(&self, shard: u32) -> Option<Pool> {
+        let state = self.state.lock();
+        let (_, place) = state.map.as_ref()?.node_of_shard(shard)?;
+        state.nodes.get(place).cloned()
     }
 
     /// Returns where the node of a slot is, by the map as it is.

@@ -1,9 +1,8 @@
 //! The client crate: no other file names it, so that its next major version
 //! is a change to this one.
 //!
-//! Nothing here is retried, and nothing here waits longer than
-//! [`CONNECT_TIMEOUT`] for a connection, unless its caller would. A command is awaited for ever: its
-//! caller has a deadline and drops it.
+//! Nothing here is retried. A connection has the limit that its caller says; a command is awaited for
+//! ever: its caller has a deadline and drops it.
 
 pub(super) mod messages;
 #[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
@@ -37,8 +36,8 @@ use crate::remote::redis::credentials::{Login, RedisCredentials, RetryPause, Val
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::redis::tls::{self, Certificates};
 
-/// How long a connection may take until it is usable.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long a connection may take until it is usable, where nothing else is said.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// After how long a silent peer is asked whether it lives, how long sent bytes
 /// may stay unacknowledged.
@@ -225,9 +224,8 @@ impl Target {
         Ok(Authorized { target, validity })
     }
 
-    /// Connects within [`CONNECT_TIMEOUT`] or `patience`, whichever is longer. The credentials
-    /// have a limit of their own.
-    pub(super) async fn connect(&self, patience: Duration) -> Result<Connection, CallFailure> {
+    /// Connects within `limit`. The credentials have a limit of their own.
+    pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, CallFailure> {
         let Authorized { target, validity } = self.authorized().await?;
         // On the heap: the client's futures are large.
         let opening = Box::pin(async {
@@ -236,7 +234,7 @@ impl Target {
             connection.keep_authorized(self.login.as_ref(), validity);
             Ok(connection)
         });
-        within(CONNECT_TIMEOUT.max(patience), opening).await
+        within(limit, opening).await
     }
 
     async fn open_connection(&self) -> Result<Connection, CallFailure> {
@@ -294,7 +292,7 @@ impl Target {
     pub(super) async fn subscribe(
         &self,
         channels: &[&str],
-        patience: Duration,
+        limit: Duration,
     ) -> Result<(Pulse, Messages), CallFailure> {
         let Authorized { target, validity } = self.authorized().await?;
         let opening = Box::pin(async {
@@ -309,7 +307,7 @@ impl Target {
                 }
             }
         });
-        let (mut pulse, messages) = within(CONNECT_TIMEOUT.max(patience), opening).await?;
+        let (mut pulse, messages) = within(limit, opening).await?;
         if let Pulse::Push(connection) = &mut pulse {
             connection.keep_authorized(self.login.as_ref(), validity);
         }

@@ -17,7 +17,9 @@ use crate::key::Key;
 use crate::observe::warn_of_connection;
 #[cfg(feature = "redis-cluster")]
 use crate::remote::redis::cluster::{Cluster, NodeWork, slot_of, tag_of_slot};
-use crate::remote::redis::connection::{Command, Connection, Messages, Pulse, Script, Target};
+use crate::remote::redis::connection::{
+    CONNECT_TIMEOUT, Command, Connection, Messages, Pulse, Script, Target,
+};
 use crate::remote::redis::eviction;
 use crate::remote::redis::lock_inbox::LockInbox;
 use crate::remote::redis::names::Names;
@@ -25,6 +27,9 @@ use crate::remote::redis::reply::{CallFailure, Cause, REMEDIES, ServerReply};
 
 /// After how many calls in a row without an answer a connection is replaced.
 const STRIKES: u32 = 3;
+
+/// How often the limit of an attempt to connect is doubled.
+const MOST_DOUBLINGS: u32 = 3;
 
 /// A call that is given up now was sent on an older connection than this.
 const YOUNGEST_SUSPECT: Duration = Duration::from_millis(20);
@@ -59,6 +64,8 @@ struct PoolState {
     /// Tells this process's channels from those of others.
     process: u64,
     advised: Once,
+    /// How many attempts to connect in a row have taken too long.
+    late: AtomicU32,
     /// A bit for each remedy that the log has named since a connection was of use.
     reported: AtomicU32,
     /// The number of the last connection that was.
@@ -113,6 +120,7 @@ impl Pool {
             lock_inboxes: Mutex::default(),
             process: RandomState::new().hash_one(std::process::id()),
             advised: Once::new(),
+            late: AtomicU32::new(0),
             reported: AtomicU32::new(0),
             useful: AtomicU64::new(0),
             #[cfg(feature = "redis-legacy-lock")]
@@ -266,6 +274,16 @@ impl Pool {
         self.0.opened.load(Ordering::Acquire)
     }
 
+    /// Returns whether a connection to a shard is being made.
+    pub(super) fn is_connecting(&self, shard: u32) -> bool {
+        #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = &self.0.cluster {
+            return cluster.pool_of_shard(shard).is_some_and(|node| node.is_connecting(shard));
+        }
+        let _ = shard;
+        self.0.slot.lock().opening.is_some()
+    }
+
     /// Returns where a shard is.
     pub(super) fn address_of(&self, shard: u32) -> String {
         #[cfg(feature = "redis-cluster")]
@@ -296,15 +314,17 @@ impl Pool {
         &self,
         channels: &[&str],
     ) -> Result<(Pulse, Messages), CallFailure> {
-        let patience = self.0.patience();
+        let (begun, limit) = (Instant::now(), self.0.limit());
         let subscribed = async {
             #[cfg(feature = "redis-cluster")]
             if let Some(cluster) = &self.0.cluster {
-                return cluster.subscribe(channels, patience).await;
+                return cluster.subscribe(channels, limit).await;
             }
-            self.0.target.subscribe(channels, patience).await
+            self.0.target.subscribe(channels, limit).await
         };
-        subscribed.await.inspect_err(|failure| self.0.report(failure))
+        let subscribed = subscribed.await;
+        self.0.has_tried(begun, limit, subscribed.as_ref().err());
+        subscribed
     }
 
     /// Returns the longest that any caller waits for an answer, where one has said so.
@@ -313,8 +333,7 @@ impl Pool {
         Some(self.0.patience()).filter(|patience| !patience.is_zero())
     }
 
-    /// Notes how long callers wait for an answer. Where that is longer than the usual
-    /// time-out of a connection attempt, the attempt gets as much time.
+    /// Notes how long callers wait for an answer.
     pub(super) fn is_awaited_for(&self, patience: Duration) {
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         self.0.patience.fetch_max(millis, Ordering::Relaxed);
@@ -406,10 +425,9 @@ impl PoolState {
         let (ended, attempt) = watch::channel(None);
         let shared = Arc::clone(self);
         runtime.spawn(async move {
-            let connected = shared.target.connect(shared.patience()).await;
-            if let Err(failure) = &connected {
-                shared.report(failure);
-            }
+            let (begun, limit) = (Instant::now(), shared.limit());
+            let connected = shared.target.connect(limit).await;
+            shared.has_tried(begun, limit, connected.as_ref().err());
             let opened = shared.end_attempt(connected);
             ended.send_replace(Some(opened.clone()));
             let Ok(open) = opened else { return };
@@ -429,6 +447,27 @@ impl PoolState {
         // Before any caller can have a reply of it.
         let number = self.opened.fetch_add(1, Ordering::AcqRel) + 1;
         Ok(slot.open.insert(Open { number, since: Instant::now(), connection }).clone())
+    }
+
+    /// Returns how long an attempt to connect may take: as long as any caller waits for it, and twice
+    /// as long after each one that was too short. A server may take its time for handshakes, where
+    /// many processes come back at once.
+    fn limit(&self) -> Duration {
+        let doublings = self.late.load(Ordering::Relaxed).min(MOST_DOUBLINGS);
+        let longest = CONNECT_TIMEOUT * (1 << MOST_DOUBLINGS);
+        let patience = self.patience();
+        (CONNECT_TIMEOUT * (1 << doublings)).max(patience).max((patience * 4).min(longest))
+    }
+
+    fn has_tried(&self, begun: Instant, limit: Duration, failed: Option<&CallFailure>) {
+        match failed {
+            Some(_) if begun.elapsed() >= limit => _ = self.late.fetch_add(1, Ordering::Relaxed),
+            Some(_) => (),
+            None => self.late.store(0, Ordering::Relaxed),
+        }
+        if let Some(failure) = failed {
+            self.report(failure);
+        }
     }
 
     /// Says in the log what does not mend itself, once until a connection is of use.

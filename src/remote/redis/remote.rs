@@ -322,6 +322,10 @@ impl Remote for RedisRemote {
         self.link.connection_of(shard.number())
     }
 
+    fn is_connecting(&self, shard: Shard) -> bool {
+        self.link.is_connecting(shard.number())
+    }
+
     fn suspect(&self, shard: Shard, kind: RemoteErrorKind) {
         // Whatever else failed, the link has seen it itself.
         if kind == RemoteErrorKind::Timeout {

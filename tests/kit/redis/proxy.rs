@@ -36,6 +36,8 @@ struct Weather {
     requests: Flow,
     replies: Flow,
     delay: Duration,
+    /// For how long a new connection is kept from the server.
+    handshake: Duration,
     /// Bytes of replies, over all connections, after which a connection that
     /// has more is closed.
     reply_bytes: Option<Arc<AtomicUsize>>,
@@ -111,6 +113,11 @@ impl Proxy {
     /// Lets every reply take so much longer.
     pub(crate) fn delay(&self, delay: Duration) {
         self.set(|weather| weather.delay = delay);
+    }
+
+    /// Keeps new connections from the server for this long, as a slow handshake does.
+    pub(crate) fn slow_handshakes(&self, handshake: Duration) {
+        self.set(|weather| weather.handshake = handshake);
     }
 
     /// Loses what clients send; connections stay.
@@ -241,6 +248,10 @@ impl Connection {
     }
 
     async fn serve(self, client: TcpStream) {
+        let handshake = self.shared.weather.borrow().handshake;
+        if !handshake.is_zero() {
+            tokio::time::sleep(handshake).await;
+        }
         let port = self.shared.target.load(Ordering::SeqCst);
         let target = (Ipv4Addr::LOCALHOST, port);
         let Ok(server) = TcpStream::connect(target).await else { return };

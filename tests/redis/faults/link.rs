@@ -62,6 +62,20 @@ async fn replies_that_come_too_late_open_the_breaker() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_handshake_after_a_cut_is_waited_for() {
+    let behind = Behind::hasty().await;
+    // Each call is answered at once, so that none may take longer than `op_timeout`.
+    behind.costs_nothing().await;
+    behind.proxy.slow_handshakes(OP_TIMEOUT * 3 / 2);
+    for _ in 0..2 {
+        behind.proxy.cut();
+        behind.costs_nothing().await;
+    }
+    let away = behind.caches.iter().filter(|cache| cache.health() != Health::Up).count();
+    assert_eq!(away, 0);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replies_that_come_late_are_waited_for() {
     let behind = Behind::patient().await;
     behind.proxy.delay(100 * MS);

@@ -26,7 +26,9 @@ use crate::lease::wakes::Wakes;
 use crate::remote::RemoteErrorKind;
 use crate::remote::redis::cluster::slots::Place;
 use crate::remote::redis::connection::messages::until_death;
-use crate::remote::redis::connection::{Command, Connection, Pulse, SlotNotice, Target};
+use crate::remote::redis::connection::{
+    CONNECT_TIMEOUT, Command, Connection, Pulse, SlotNotice, Target,
+};
 use crate::remote::redis::message::Message;
 
 /// How long a channel without waiters is kept.
@@ -222,7 +224,9 @@ impl NodeInbox {
     /// while.
     async fn hear(self: Arc<Self>, target: Target) {
         let over = NodeOver(&self);
-        let Ok((pulse, mut messages)) = target.subscribe(&[], Duration::ZERO).await else { return };
+        let Ok((pulse, mut messages)) = target.subscribe(&[], CONNECT_TIMEOUT).await else {
+            return;
+        };
         let Pulse::Push(connection) = &pulse else {
             self.connection.send_replace(Link::Refused);
             return;

@@ -75,7 +75,7 @@ impl Server {
     /// Sends a command over a connection of its own.
     pub(super) async fn tell(&self, words: &[&str]) -> ServerReply {
         let connection =
-            Target::single(&self.url()).unwrap().connect(Duration::ZERO).await.unwrap();
+            Target::single(&self.url()).unwrap().connect(Duration::from_secs(30)).await.unwrap();
         connection.send(&Command::new(words[0]).args(&words[1..])).await.unwrap()
     }
 
