@@ -76,7 +76,7 @@ pub(super) struct Cluster {
     /// The longest that any caller waits for an answer, in ms.
     patience: AtomicU64,
     state: Mutex<ClusterState>,
-    /// How often a node has named another one, or the map has.
+    /// How often a node with an invalidation log was found to be another one.
     moves: AtomicU64,
     /// Held by the task that reads the map.
     reading: tokio::sync::Mutex<()>,
@@ -85,6 +85,8 @@ pub(super) struct Cluster {
 #[derive(Default)]
 struct ClusterState {
     map: Option<Arc<SlotMap>>,
+    /// The slots of the invalidation logs.
+    logs: Vec<u16>,
     /// By their addresses.
     nodes: HashMap<Place, Pool>,
     /// When the map was last read, or tried to be.
@@ -104,6 +106,11 @@ impl Cluster {
         let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
         self.patience.fetch_max(millis, Ordering::Relaxed);
         self.state.lock().nodes.values().for_each(|node| node.is_awaited_for(patience));
+    }
+
+    /// Has another node for the slot of an invalidation log count as another connection.
+    pub(super) fn has_log_in(&self, slot: u16) {
+        self.state.lock().logs.push(slot);
     }
 
     fn patience(&self) -> Duration {
@@ -144,7 +151,9 @@ impl Cluster {
                 Cause::Moved | Cause::Ask => {
                     if failure.cause == Cause::Moved {
                         // Before the reply of the other node.
-                        self.moves.fetch_add(1, Ordering::AcqRel);
+                        if slot.is_some_and(|slot| self.state.lock().logs.contains(&slot)) {
+                            self.moves.fetch_add(1, Ordering::AcqRel);
+                        }
                         self.read_soon();
                     }
                     let named = failure.place().ok_or_else(CallFailure::nonsense)?;
@@ -357,7 +366,10 @@ impl Cluster {
                 Ok(map) => {
                     let mut state = cluster.state.lock();
                     state.nodes.retain(|place, _| map.has(place));
-                    if state.map.replace(Arc::new(map)).is_some() {
+                    let (map, logs) = (Arc::new(map), state.logs.clone());
+                    let old = state.map.replace(Arc::clone(&map));
+                    let has_moved = |old: &SlotMap, slot| old.owner(slot) != map.owner(slot);
+                    if old.is_some_and(|old| logs.into_iter().any(|slot| has_moved(&old, slot))) {
                         cluster.moves.fetch_add(1, Ordering::AcqRel);
                     }
                     Ok(())

@@ -110,6 +110,10 @@ impl RedisRemote {
             Ear::new(process, names.inbox(process), names.broadcast(link.target().database()));
         let oversize = Oversize::new(max_value_bytes);
         #[cfg(feature = "redis-cluster")]
+        if let Some(cluster) = link.cluster() {
+            cluster.has_log_in(slot_of(names.log().tags.as_bytes()));
+        }
+        #[cfg(feature = "redis-cluster")]
         let slots = SlotInboxes::new(ear.wakes.clone());
         Self {
             link,

@@ -159,11 +159,12 @@ impl CallFailure {
 fn judge(code: &str) -> Option<(RemoteErrorKind, Cause)> {
     use RemoteErrorKind as Kind;
     Some(match code {
-        "READONLY" => (Kind::ReadOnly, Cause::Misled),
+        // Either may be the old primary, which has lost its replicas to another one.
+        "READONLY" | "NOREPLICAS" => (Kind::ReadOnly, Cause::Misled),
         "OOM" => (Kind::OutOfMemory, Cause::Plain),
         "NOAUTH" => (Kind::Denied, Cause::Misled),
         "NOPERM" | "WRONGPASS" => (Kind::Denied, Cause::Plain),
-        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "MISCONF" | "NOREPLICAS" => {
+        "LOADING" | "BUSY" | "MASTERDOWN" | "CLUSTERDOWN" | "MISCONF" => {
             (Kind::Unavailable, Cause::Plain)
         }
         "TRYAGAIN" => (Kind::TryAgain, Cause::TryAgain),

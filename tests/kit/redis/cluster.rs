@@ -90,6 +90,42 @@ impl Cluster {
         }
     }
 
+    /// Starts a replica of a node, and waits until it is in step.
+    pub(crate) fn replica_of(&self, primary: usize) -> Server {
+        let (replica, first) = (node(Environment::new()), &self.nodes[primary]);
+        let port = first.port().to_string();
+        ok(&replica.cli(&["CLUSTER", "MEET", "127.0.0.1", &port, &bus_port(first)]));
+        wait_until("it knows the others", || {
+            let nodes = replica.cli(&["CLUSTER", "NODES"]).text();
+            self.ids.iter().all(|id| nodes.contains(id)) && !nodes.contains("handshake")
+        });
+        ok(&replica.cli(&["CLUSTER", "REPLICATE", &self.ids[primary]]));
+        wait_until("it is in step", || {
+            let info = replica.cli(&["INFO", "replication"]);
+            info.field("master_link_status").as_deref() == Some("up")
+        });
+        let id = replica.cli(&["CLUSTER", "MYID"]).text();
+        for node in &self.nodes {
+            wait_until("the others know it", || {
+                let nodes = node.cli(&["CLUSTER", "NODES"]).text();
+                nodes.lines().any(|line| line.starts_with(&id) && line.contains("slave"))
+            });
+        }
+        replica
+    }
+
+    /// Ends the replication of a node: what is written from now on does not reach its replica.
+    pub(crate) fn hold_up(&self, primary: usize, replica: &Server) {
+        for setting in ["masteruser", "masterauth"] {
+            ok(&replica.cli(&["CONFIG", "SET", setting, "nobody"]));
+        }
+        self.nodes[primary].cli(&["CLIENT", "KILL", "TYPE", "replica"]);
+        wait_until("the line is down", || {
+            let info = replica.cli(&["INFO", "replication"]);
+            info.field("master_link_status").as_deref() == Some("down")
+        });
+    }
+
     /// Waits until every node sees every other and all slots served.
     pub(crate) fn wait_until_ok(&self) {
         for node in &self.nodes {

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 use tokio::sync::watch;
-use tower_stampede::{Announcement, Health};
+use tower_stampede::{Announcement, Health, Redis};
 
-use crate::kit::origin::{Origin, OriginError};
-use crate::kit::redis::{Proxy, Server, eventually, wait_until};
+use crate::kit::origin::{Origin, OriginError, SECOND};
+use crate::kit::redis::{Cluster, Proxy, Server, eventually, wait_until};
 use crate::kit::redis_caches::*;
 use crate::kit::spawn;
 
@@ -167,4 +167,93 @@ async fn what_was_invalidated_on_a_primary_that_is_given_up_ends_on_its_successo
         }
         assert_eq!(seen, 2, "{what:?}: the process on the successor hears of it");
     }
+}
+
+/// How the replica of a cluster's node takes over.
+#[derive(Clone, Copy, Debug)]
+enum Takeover {
+    AfterKill,
+    WhileAlive,
+    Forced,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_lagging_replica_that_takes_over_the_log_of_a_cluster_brings_nothing_back() {
+    for (how, what) in [
+        (Takeover::AfterKill, Ends::Tag),
+        (Takeover::AfterKill, Ends::Key),
+        (Takeover::WhileAlive, Ends::Tag),
+        (Takeover::WhileAlive, Ends::Key),
+        (Takeover::Forced, Ends::Tag),
+    ] {
+        takes_over(how, what).await;
+    }
+}
+
+async fn takes_over(how: Takeover, what: Ends) {
+    const KEYS: u64 = 20;
+    let (cluster, origin) = (Cluster::start(), Origin::new());
+    for node in cluster.nodes() {
+        node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    let cache = || hasty_on(Redis::cluster(cluster.urls()).unwrap());
+    let caches = [cache(), cache()];
+    all_listen(&caches).await;
+    // With its first invalidation each node shows whether it has the log.
+    end(&caches[0], Ends::Tag).await;
+    let has_log = |node: &Server| names(node).iter().any(|name| name.ends_with(":tags"));
+    let log = cluster.nodes().iter().position(has_log).unwrap();
+    // All of them on the node with the log, so that it brings them back as well.
+    let slots = cluster.nodes()[log].cli(&["CLUSTER", "SLOTS"]);
+    let own = i64::from(cluster.nodes()[log].port());
+    let range = slots.parts().iter().find(|range| range.parts()[2].parts()[1].int() == own);
+    let [from, to] = [0, 1].map(|n| range.unwrap().parts()[n].int());
+    let is_there = |key: &String| {
+        let slot = cluster.nodes()[log].cli(&["CLUSTER", "KEYSLOT", key]).int();
+        (from..=to).contains(&slot)
+    };
+    let keys: Vec<_> = (0..).map(|n| format!("key-{n}")).filter(is_there).take(20).collect();
+    let replica = cluster.replica_of(log);
+    for key in &keys {
+        for cache in &caches {
+            assert!(tagged(cache, &origin, key).await <= KEYS);
+        }
+    }
+    eventually("the replica has the values", || {
+        keys.iter()
+            .all(|key| names(&replica).iter().any(|name| name.contains(&format!("{{{key}}}"))))
+    })
+    .await;
+    cluster.hold_up(log, &replica);
+    match what {
+        Ends::Tag => end(&caches[0], Ends::Tag).await,
+        Ends::Key => {
+            for key in &keys {
+                assert_eq!(caches[0].invalidate(&**key).await.remote, Announcement::Done);
+            }
+        }
+    }
+    let done = std::time::Instant::now();
+    match how {
+        Takeover::AfterKill => cluster.nodes()[log].kill(),
+        Takeover::WhileAlive | Takeover::Forced => {}
+    }
+    let word = if matches!(how, Takeover::Forced) { "FORCE" } else { "TAKEOVER" };
+    assert!(!replica.cli(&["CLUSTER", "FAILOVER", word]).is_error());
+    let mut rounds_after = 0;
+    while rounds_after < 100 {
+        let has_taken_over =
+            replica.cli(&["INFO", "replication"]).field("role").as_deref() == Some("master");
+        rounds_after += usize::from(has_taken_over && done.elapsed() > 3 * SECOND);
+        for key in &keys {
+            let value = tagged(&caches[0], &origin, key).await;
+            assert!(value > KEYS, "{how:?}, {what:?}: {value} of {key} was invalidated here");
+            // It may have the value of before for as long as it has had no heartbeat.
+            let began = done.elapsed();
+            let value = tagged(&caches[1], &origin, key).await;
+            let is_known = began > 2 * SECOND;
+            assert!(value > KEYS || !is_known, "{how:?}, {what:?}: {value} of {key} elsewhere");
+        }
+    }
+    eventually("all is well", || caches.iter().all(|cache| cache.health() == Health::Up)).await;
 }

@@ -147,6 +147,60 @@ async fn the_nodes_of_a_cluster_that_live_are_served_while_another_is_frozen_or_
     until_ok("found beside a dead node", found).await;
 }
 
+/// Gives an empty slot to another node, and returns the number of that one.
+async fn move_slot(nodes: &[Server], slot: u16) -> usize {
+    let slot = slot.to_string();
+    let mut from = nodes.len();
+    for (n, node) in nodes.iter().enumerate() {
+        let id = node.tell(&["CLUSTER", "MYID"]).await;
+        let lines = node.tell(&["CLUSTER", "NODES"]).await;
+        let own = lines.text().unwrap().lines().find(|line| line.contains("myself")).unwrap();
+        assert!(own.starts_with(id.text().unwrap()));
+        let has = |range: &str| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let [first, last] = [first, last].map(|end| end.parse::<u16>().unwrap_or(u16::MAX));
+            (first..=last).contains(&slot.parse().unwrap())
+        };
+        if own.split(' ').skip(8).any(has) {
+            from = n;
+            node.tell(&["FLUSHALL"]).await;
+        }
+    }
+    let to = (from + 1) % nodes.len();
+    let id = nodes[to].tell(&["CLUSTER", "MYID"]).await;
+    for node in [to, from].into_iter().chain((0..nodes.len()).filter(|n| ![to, from].contains(n))) {
+        nodes[node].tell(&["CLUSTER", "SETSLOT", &slot, "NODE", id.text().unwrap()]).await;
+    }
+    to
+}
+
+#[tokio::test]
+async fn another_node_counts_as_another_connection_where_it_has_the_log_and_only_there() {
+    use crate::remote::redis::cluster::slot_of;
+    use crate::remote::redis::names::Names;
+
+    let nodes = cluster().await;
+    let remote = Redis::cluster(urls(&nodes)).unwrap().open("c").unwrap();
+    let connection = || remote.connection(log(&*remote).shard());
+    announce(&*remote, &[tag("t")]).await;
+    let names = Names::new("stampede", "c").unwrap();
+    let log_slot = slot_of(names.log().tags.as_bytes());
+    let first = connection();
+    for n in 0..20_u32 {
+        let key = Key::from(n);
+        let slot = slot_of(&names.value(&key));
+        if slot != log_slot {
+            move_slot(&nodes, slot).await;
+            until_ok("followed", async || remote.get(&key).await.ok()).await;
+        }
+    }
+    // The map was read again meanwhile.
+    assert_eq!(connection(), first);
+    move_slot(&nodes, log_slot).await;
+    announce(&*remote, &[tag("t")]).await;
+    assert_ne!(connection(), first);
+}
+
 #[tokio::test]
 async fn a_node_that_knows_of_no_slots_does_not_say_where_keys_are() {
     let nodes = cluster().await;

@@ -178,6 +178,20 @@ async fn a_replica_takes_no_writes_until_it_is_promoted() {
 }
 
 #[tokio::test]
+async fn a_primary_that_has_lost_its_replicas_is_left_as_a_replica_is() {
+    let server = Server::start();
+    let remote = server.redis().open("c").unwrap();
+    works(&*remote).await;
+    server.tell(&["CONFIG", "SET", "min-replicas-to-write", "1"]).await;
+    let before = remote.connection(Shard::ONLY);
+    assert_eq!(kind(remote.invalidate(&Key::from("k")).await), RemoteErrorKind::ReadOnly);
+    assert_eq!(kind(log(&*remote).announce(&[tag("t")], None).await), RemoteErrorKind::ReadOnly);
+    assert_eq!(remote.connection(Shard::ONLY), before + 1, "another may lead to the new primary");
+    server.tell(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    works(&*remote).await;
+}
+
+#[tokio::test]
 async fn a_server_without_memory_says_so() {
     let server = Server::start();
     let remote = server.redis().open("c").unwrap();
