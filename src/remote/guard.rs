@@ -164,35 +164,10 @@ impl Guard {
         bytes: usize,
         call: Call<'_, T>,
     ) -> Result<T, RemoteErrorKind> {
-        let (from, allowance) = (Instant::now(), self.allowance(bytes));
-        let progress = &shard.progress;
-        let gives_up_at = || {
-            let at = progress.gives_up_at(op, from, allowance);
-            match self.remote.is_connecting(shard.shard) {
-                true => at.max(from + progress.patience_to_connect() + allowance),
-                false => at,
-            }
-        };
-        let mut call = std::pin::pin!(call);
-        let result = loop {
-            match tokio::time::timeout_at(gives_up_at(), &mut call).await {
-                Ok(result) => {
-                    let result = result.map_err(|error| error.kind());
-                    if !matches!(
-                        result,
-                        Err(RemoteErrorKind::Connection | RemoteErrorKind::Timeout)
-                    ) {
-                        progress.note_answer(op, from, allowance);
-                    }
-                    break result;
-                }
-                Err(_) if Instant::now() < gives_up_at() => {}
-                Err(_) => {
-                    progress.note_silence();
-                    break Err(RemoteErrorKind::Timeout);
-                }
-            }
-        };
+        let from = Instant::now();
+        let is_connecting = || self.remote.is_connecting(shard.shard);
+        let call = shard.progress.answer(op, self.allowance(bytes), is_connecting, call);
+        let result = call.await.map_err(|error| error.kind());
         let error = result.as_ref().err().copied();
         if let Some(kind) = error {
             use RemoteErrorKind::{Connection, ReadOnly, Timeout, Unavailable};

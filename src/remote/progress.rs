@@ -9,12 +9,14 @@
 //! Looks and writes are told apart. A server can be paused for writes alone, and then it answers
 //! looks all the time.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::observe::RemoteOp;
+use crate::remote::{RemoteError, RemoteErrorKind};
 
 /// The longest time that a call may take, besides the allowance for its bytes.
 pub(super) const SLOW_LIMIT: Duration = Duration::from_secs(2);
@@ -82,6 +84,43 @@ impl Progress {
         }
     }
 
+    /// Waits for the answer to a call, until the remote is silent for too long. `allowance`: for its
+    /// bytes; `is_connecting`: whether it waits for a connection.
+    pub(super) async fn answer<T>(
+        &self,
+        op: RemoteOp,
+        allowance: Duration,
+        is_connecting: impl Fn() -> bool,
+        call: impl Future<Output = Result<T, RemoteError>>,
+    ) -> Result<T, RemoteError> {
+        let from = Instant::now();
+        let gives_up_at = || {
+            let at = self.gives_up_at(op, from, allowance);
+            match is_connecting() {
+                true => at.max(from + self.patience_to_connect() + allowance),
+                false => at,
+            }
+        };
+        let mut call = pin!(call);
+        loop {
+            match timeout_at(gives_up_at(), &mut call).await {
+                Ok(result) => {
+                    use RemoteErrorKind::{Connection, Timeout};
+                    let kind = result.as_ref().err().map(RemoteError::kind);
+                    if !matches!(kind, Some(Connection | Timeout)) {
+                        self.note_answer(op, from, allowance);
+                    }
+                    return result;
+                }
+                Err(_) if Instant::now() < gives_up_at() => {}
+                Err(_) => {
+                    self.is_silent.store(true, Ordering::Relaxed);
+                    return Err(RemoteError::new(RemoteErrorKind::Timeout));
+                }
+            }
+        }
+    }
+
     /// Returns how long a call waits for a connection that is being made: a handshake takes several
     /// round trips, and processor time.
     pub(super) fn patience_to_connect(&self) -> Duration {
@@ -135,11 +174,6 @@ impl Progress {
         let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
         let decayed = |slowest: u64| Some(took.max(slowest - slowest / 8));
         let _ = self.slowest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decayed);
-    }
-
-    /// Takes note of a call that was given up.
-    pub(super) fn note_silence(&self) {
-        self.is_silent.store(true, Ordering::Relaxed);
     }
 
     /// Returns whether the failure of a call that was sent at `sent` is one more: calls that

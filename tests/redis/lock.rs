@@ -446,3 +446,65 @@ async fn a_server_that_stood_still_for_a_while_has_no_lock_without_a_holder() {
         }
     }
 }
+
+/// How many scripts the server has run.
+fn scripts(server: &Server) -> u64 {
+    let stats = server.cli(&["INFO", "commandstats"]).text();
+    let calls = |line: &str| {
+        let rest = line.strip_prefix("cmdstat_eval")?.trim_start_matches("sha");
+        rest.strip_prefix(":calls=")?.split(',').next()?.parse::<u64>().ok()
+    };
+    stats.lines().filter_map(calls).sum()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_thousand_callers_of_one_process_ask_one_after_the_other() {
+    const CALLERS: u64 = 1000;
+    let server = Server::start();
+    let lock = lock(&server);
+    server.cli(&["CONFIG", "RESETSTAT"]);
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|_| {
+            let lock = lock.clone();
+            spawn(async move {
+                let guard = lock.acquire(SOON).await.unwrap().expect("in time");
+                guard.release().await.unwrap();
+            })
+        })
+        .collect();
+    for caller in callers {
+        caller.await.unwrap();
+    }
+    let scripts = scripts(&server);
+    println!("{scripts} scripts for {CALLERS} callers");
+    assert!(scripts <= CALLERS * 5, "{scripts}");
+}
+
+#[tokio::test]
+async fn a_caller_whose_time_is_over_before_its_turn_gets_nothing() {
+    let server = Server::start();
+    let lock = lock(&server);
+    let _held = taken(&lock).await;
+    let patient = spawn({
+        let lock = lock.clone();
+        async move { lock.acquire(SOON).await }
+    });
+    eventually("it waits", || server.tell(&format!("HLEN {RECORD}")) != ":3").await;
+    assert!(lock.acquire(Duration::from_millis(50)).await.unwrap().is_none());
+    patient.abort();
+}
+
+#[tokio::test]
+async fn answers_that_take_longer_than_the_time_out_are_waited_for() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let redis = Redis::lazy(&proxy.url()).unwrap().op_timeout(Duration::from_millis(300));
+    let lock = RedisLock::new(&redis, "orders:42").lease(LEASE);
+    let begun = Instant::now();
+    proxy.delay(Duration::from_millis(400));
+    for _ in 0..3 {
+        let guard = lock.acquire(SOON).await.unwrap().expect("nobody has it");
+        assert!(guard.release().await.unwrap());
+    }
+    assert!(begun.elapsed() >= Duration::from_millis(2400), "six calls");
+}

@@ -119,7 +119,7 @@ impl LegacyLock {
     /// Takes the lock, asking again every 25 to 250 ms until `patience` is over. Nothing if others
     /// had it all the time. One to three round trips for each try.
     ///
-    /// There is no order among waiting processes.
+    /// There is no order among waiting processes. The calls of one process take turns.
     ///
     /// # Errors
     ///
@@ -149,6 +149,7 @@ impl LegacyLock {
         patience: Duration,
     ) -> Result<Option<LegacyLockGuard>, RemoteError> {
         let begun = Instant::now();
+        let _turn = timeout(patience, self.link.turn(&self.name)).await;
         let mut poll = Poll::default();
         loop {
             let tried = self.try_acquire().await;
@@ -190,13 +191,7 @@ impl LegacyLock {
         &self,
         call: impl Future<Output = Result<ServerReply, CallFailure>>,
     ) -> Result<ServerReply, RemoteError> {
-        match timeout(self.op_timeout, call).await {
-            Ok(reply) => Ok(reply?),
-            Err(_) => {
-                self.link.suspect_node_of(&self.name);
-                Err(RemoteError::new(RemoteErrorKind::Timeout))
-            }
-        }
+        self.link.patiently(&self.name, self.op_timeout, call).await
     }
 
     fn margin(&self) -> Duration {

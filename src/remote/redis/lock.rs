@@ -89,8 +89,8 @@ pub struct RedisLock {
 impl RedisLock {
     /// Names a lock. Nothing is sent yet.
     ///
-    /// Every call to the server is given up after the
-    /// [`op_timeout`](Redis::op_timeout) of `redis`.
+    /// Every call to the server is given up after the [`op_timeout`](Redis::op_timeout) of `redis`,
+    /// or up to four times that where answers take longer, as a cache's calls are.
     pub fn new(redis: &Redis, name: impl AsRef<[u8]>) -> Self {
         let name = name.as_ref();
         Self {
@@ -177,8 +177,8 @@ impl RedisLock {
     /// opens a connection for that, which all its locks share. A timer stands behind the message:
     /// the end of the lease, a second at most. Where the holder is a program that writes no
     /// record, or messages do not arrive, the lock is asked for every 25 to 250 ms. A release
-    /// costs one message for each waiting process, and one try for each waiting call. There is no
-    /// order among them.
+    /// costs one message and one try for each waiting process: the calls of one process take turns,
+    /// in the order in which they came. There is no order among processes.
     ///
     /// # Errors
     ///
@@ -190,6 +190,9 @@ impl RedisLock {
     /// Cancel safe, as [`try_acquire`](Self::try_acquire) is.
     pub async fn acquire(&self, patience: Duration) -> Result<Option<RedisLockGuard>, RemoteError> {
         let begun = Instant::now();
+        // Of the callers in this process, one at a time asks, in the order in which they came. One
+        // whose time is over before its turn tries once.
+        let _turn = timeout(patience, self.link.turn(&self.name)).await;
         let mut poll = Poll::default();
         let mut waiting = None;
         loop {
@@ -389,13 +392,8 @@ impl LockLease {
         let args = [&[self.token.as_bytes()], more].concat();
         let names: Vec<&[u8]> =
             [Some(&*lock.name), lock.record.as_deref()].into_iter().flatten().collect();
-        match timeout(lock.op_timeout, lock.link.run(script, &names, &args)).await {
-            Ok(reply) => Ok(reply?),
-            Err(_) => {
-                lock.link.suspect_node_of(&lock.name);
-                Err(RemoteError::new(RemoteErrorKind::Timeout))
-            }
-        }
+        let call = lock.link.run(script, &names, &args);
+        lock.link.patiently(&lock.name, lock.op_timeout, call).await
     }
 
     async fn is_done(&self, script: &Script, more: &[&[u8]]) -> Result<bool, RemoteError> {

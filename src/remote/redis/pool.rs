@@ -10,11 +10,12 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
+use tokio::sync::{OwnedMutexGuard, watch};
 use tokio::time::Instant;
 
 use crate::key::Key;
-use crate::observe::warn_of_connection;
+use crate::observe::{RemoteOp, warn_of_connection};
+use crate::remote::progress::Progress;
 #[cfg(feature = "redis-cluster")]
 use crate::remote::redis::cluster::{Cluster, NodeWork, slot_of, tag_of_slot};
 use crate::remote::redis::connection::{
@@ -24,6 +25,7 @@ use crate::remote::redis::eviction;
 use crate::remote::redis::lock_inbox::LockInbox;
 use crate::remote::redis::names::Names;
 use crate::remote::redis::reply::{CallFailure, Cause, REMEDIES, ServerReply};
+use crate::remote::{RemoteError, RemoteErrorKind};
 
 /// After how many calls in a row without an answer a connection is replaced.
 const STRIKES: u32 = 3;
@@ -61,6 +63,10 @@ struct PoolState {
     sent_scripts: AtomicU64,
     /// Where this process hears of locks, by the channel.
     lock_inboxes: Mutex<HashMap<String, Arc<LockInbox>>>,
+    /// How quickly calls of locks are answered, by their `op_timeout`.
+    lock_progress: Mutex<HashMap<Duration, Arc<Progress>>>,
+    /// Whose turn it is to ask for a lock, by its name.
+    lock_turns: Mutex<HashMap<Vec<u8>, Weak<tokio::sync::Mutex<()>>>>,
     /// Tells this process's channels from those of others.
     process: u64,
     advised: Once,
@@ -118,6 +124,8 @@ impl Pool {
             is_plain,
             sent_scripts: AtomicU64::new(0),
             lock_inboxes: Mutex::default(),
+            lock_progress: Mutex::default(),
+            lock_turns: Mutex::default(),
             process: RandomState::new().hash_one(std::process::id()),
             advised: Once::new(),
             late: AtomicU32::new(0),
@@ -371,9 +379,45 @@ impl Pool {
         self.suspect();
     }
 
-    /// Is told that a caller gave up waiting for an answer about a name.
-    pub(super) fn suspect_node_of(&self, name: &[u8]) {
-        self.suspect_shard(self.shard_of(|| name));
+    /// Waits for the answer to a call about a lock for as long as a cache with this `op_timeout`
+    /// would.
+    pub(super) async fn patiently(
+        &self,
+        name: &[u8],
+        op_timeout: Duration,
+        call: impl Future<Output = Result<ServerReply, CallFailure>>,
+    ) -> Result<ServerReply, RemoteError> {
+        let progress = {
+            let mut known = self.0.lock_progress.lock();
+            Arc::clone(known.entry(op_timeout).or_insert_with(|| Progress::new(op_timeout).into()))
+        };
+        let shard = self.shard_of(|| name);
+        let is_connecting = || self.is_connecting(shard);
+        let call = async { Ok(call.await?) };
+        let answer = progress.answer(RemoteOp::Acquire, Duration::ZERO, is_connecting, call).await;
+        if answer.as_ref().is_err_and(|error| error.kind() == RemoteErrorKind::Timeout) {
+            self.suspect_shard(shard);
+        }
+        answer
+    }
+
+    /// Waits until no other caller of this process asks for the lock of this name.
+    pub(super) async fn turn(&self, name: &[u8]) -> OwnedMutexGuard<()> {
+        let turn = {
+            let mut turns = self.0.lock_turns.lock();
+            if turns.len() == turns.capacity() {
+                turns.retain(|_, turn| turn.strong_count() > 0);
+            }
+            match turns.get(name).and_then(Weak::upgrade) {
+                Some(turn) => turn,
+                None => {
+                    let turn = Arc::default();
+                    turns.insert(name.to_vec(), Arc::downgrade(&turn));
+                    turn
+                }
+            }
+        };
+        turn.lock_owned().await
     }
 
     /// Is told that a caller gave up waiting for an answer.
