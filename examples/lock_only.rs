@@ -62,9 +62,9 @@ async fn main() -> ExitCode {
 }
 
 async fn run(url: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let redis = Redis::connect(url).await?;
+    let redis = Redis::connect(url).await?.namespace("lock-only");
     // The name is the key, as it is: other languages can know it.
-    let lock = RedisLock::new(&redis, "jobs:nightly").lease(WORK / 2);
+    let lock = RedisLock::new(&redis, "jobs:nightly")?.lease(WORK / 2);
 
     let workers = (0..20).map(|_| tokio::spawn(try_once(lock.clone())));
     let mut done = 0;

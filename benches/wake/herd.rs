@@ -196,7 +196,7 @@ impl Drop for Program {
 /// A process of the herd: answers each line `key callers milliseconds` with how often it has
 /// computed, when that ended, when its last caller had the value, and how many commands it sent.
 pub(crate) async fn call_as_told(url: &str) -> ExitCode {
-    let redis = Redis::lazy(url).unwrap();
+    let redis = Redis::lazy(url).unwrap().namespace("stampede");
     let builder = Stampede::<Vec<u8>>::builder("wake").ttl(Duration::from_secs(600));
     let cache = builder.max_entries(10_000).redis(redis).build().unwrap();
     assert!(cache.get("nothing is here").await.is_none());

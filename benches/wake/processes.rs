@@ -25,7 +25,7 @@ pub(crate) async fn process(url: &str) -> Cache {
 
 async fn process_with_lease(url: &str, lease: Duration) -> Cache {
     // Renewed at a third, which may take that long.
-    let redis = Redis::lazy(url).unwrap().op_timeout(lease / 4);
+    let redis = Redis::lazy(url).unwrap().namespace("stampede").op_timeout(lease / 4);
     let builder = Stampede::builder("wake").ttl(Duration::from_secs(600));
     let builder = builder.lease(lease).wait_timeout(Duration::from_secs(90));
     let cache = builder.max_entries(10_000).redis(redis).build().unwrap();

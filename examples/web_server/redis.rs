@@ -26,25 +26,23 @@ pub(crate) fn attach(
         Some(op_timeout) => redis.op_timeout(op_timeout),
         None => redis,
     };
-    cache.redis(match namespace {
-        Some(namespace) => redis.namespace(namespace),
-        None => redis,
-    })
+    cache.redis(in_namespace(redis, namespace))
 }
 
 /// Says on stderr what is wrong with the server, if anything is. The instance
 /// goes on without it until it can be used.
 pub(crate) fn check_in_background(redis: Redis, namespace: Option<&str>) {
-    let redis = match namespace {
-        Some(namespace) => redis.namespace(namespace),
-        None => redis,
-    };
+    let redis = in_namespace(redis, namespace);
     tokio::spawn(async move {
         if let Err(error) = redis.check().await {
             let why = redis_failure::describe(&error);
             eprintln!("web_server: --redis: Redis cannot be used now: {why}");
         }
     });
+}
+
+fn in_namespace(redis: Redis, namespace: Option<&str>) -> Redis {
+    redis.namespace(namespace.unwrap_or("stampede"))
 }
 
 /// Says whether the server can be reached.

@@ -40,10 +40,7 @@ fn with_causes(error: &dyn Error) -> String {
 }
 
 fn in_namespace(redis: Redis, namespace: Option<&str>) -> Redis {
-    match namespace {
-        Some(namespace) => redis.namespace(namespace),
-        None => redis,
-    }
+    redis.namespace(namespace.unwrap_or("stampede"))
 }
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub(crate) fn impatient() -> Builder<u64> {
 
 /// A patient process.
 pub(crate) fn process(url: &str) -> Cache {
-    patient_on(Redis::lazy(url).unwrap())
+    patient_on(Redis::lazy(url).unwrap().namespace("stampede"))
 }
 
 pub(crate) fn patient_on(redis: Redis) -> Cache {
@@ -65,7 +65,7 @@ pub(crate) fn processes(n: usize, url: &str) -> Vec<Cache> {
 
 /// A process that gives up early.
 pub(crate) fn hasty(url: &str) -> Cache {
-    hasty_on(Redis::lazy(url).unwrap())
+    hasty_on(Redis::lazy(url).unwrap().namespace("stampede"))
 }
 
 pub(crate) fn hasty_on(redis: Redis) -> Cache {

@@ -70,7 +70,7 @@ async fn overlapping_batches_of_two_processes_load_each_key_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn overlapping_batches_of_two_processes_on_a_cluster_load_each_key_once() {
     let (cluster, table) = (Cluster::start(), Table::default());
-    let process = || patient_on(Redis::cluster(cluster.urls()).unwrap());
+    let process = || patient_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede"));
     fifty_overlapping_batches(&[process(), process()], &table).await;
 }
 

@@ -54,7 +54,7 @@ impl Fresh {
 
 impl ContractServer for Fresh {
     async fn connect(&self) -> Arc<dyn Remote> {
-        Redis::lazy(&self.server.url()).unwrap().remote("contract").unwrap()
+        Redis::lazy(&self.server.url()).unwrap().namespace("stampede").remote("contract").unwrap()
     }
 
     async fn lose(&self, key: &Key, record: Record) {

@@ -175,7 +175,10 @@ async fn what_a_stranger_wrote_ends_the_right_of_a_late_leader() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lock_without_an_end_is_waited_for_no_longer_than_callers_wait() {
     let server = Server::start();
-    let redis = tower_stampede::Redis::lazy(&server.url()).unwrap().op_timeout(2 * SECOND);
+    let redis = tower_stampede::Redis::lazy(&server.url())
+        .unwrap()
+        .namespace("stampede")
+        .op_timeout(2 * SECOND);
     let builder = kit::origin::settings().lease(7 * SECOND).wait_timeout(8 * SECOND);
     let cache: Cache = builder.redis(redis).build().unwrap();
     server.cli(&["SET", &record("k", 'l'), "for ever"]);

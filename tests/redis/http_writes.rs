@@ -39,7 +39,10 @@ fn origin(
 
 fn process(server: &Server) -> HttpStampede {
     // So patient that no call times out on a busy machine.
-    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(30));
+    let redis = Redis::lazy(&server.url())
+        .unwrap()
+        .namespace("stampede")
+        .op_timeout(Duration::from_secs(30));
     let cache = Stampede::builder("web").origin_only().lease(Duration::from_secs(100));
     cache.wait_timeout(Duration::from_secs(180)).redis(redis).build().unwrap()
 }

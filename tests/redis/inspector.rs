@@ -129,7 +129,10 @@ type Cache = Stampede<String>;
 
 fn cache(server: &Server) -> Cache {
     // So patient that no call times out on a busy machine.
-    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(30));
+    let redis = Redis::lazy(&server.url())
+        .unwrap()
+        .namespace("stampede")
+        .op_timeout(Duration::from_secs(30));
     let builder = Stampede::builder("catalog").ttl(Duration::from_secs(3600));
     let builder = builder.lease(Duration::from_secs(100)).wait_timeout(LIMIT);
     builder.redis(redis.namespace("shop")).build().unwrap()
@@ -320,7 +323,10 @@ async fn a_copy_of_the_last_two_seconds_is_no_violation_and_one_not_vouched_for_
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_response_is_known_by_its_uri_and_by_its_path() {
     let server = Server::start();
-    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(30));
+    let redis = Redis::lazy(&server.url())
+        .unwrap()
+        .namespace("stampede")
+        .op_timeout(Duration::from_secs(30));
     let builder = Stampede::builder("catalog").ttl(Duration::from_secs(3600));
     let builder = builder.lease(Duration::from_secs(100)).wait_timeout(LIMIT);
     let cache: HttpStampede = builder.redis(redis.namespace("shop")).build().unwrap();

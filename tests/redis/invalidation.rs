@@ -321,7 +321,8 @@ async fn a_restarted_empty_server_begins_a_new_log_and_everything_is_well() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn namespaces_and_caches_of_other_names_do_not_see_each_other() {
     let server = Server::start();
-    let redis = || Redis::lazy(&server.url()).unwrap().op_timeout(30 * SECOND);
+    let redis =
+        || Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(30 * SECOND);
     let build = |name: &str, redis: Redis| -> Cache {
         let builder = Cache::builder(name).ttl(60 * kit::origin::MINUTE).jitter(0.0);
         builder.lease(100 * SECOND).wait_timeout(LIMIT).redis(redis).build().unwrap()

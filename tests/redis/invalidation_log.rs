@@ -8,7 +8,7 @@ use crate::kit::origin::{MINUTE, MS, Origin, SECOND, settings, within};
 use crate::kit::redis::{Server, eventually};
 
 fn process(server: &Server) -> Stampede<u64> {
-    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(30 * SECOND);
+    let redis = Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(30 * SECOND);
     let builder = settings().ttl(60 * MINUTE).lease(100 * SECOND).wait_timeout(3 * MINUTE);
     builder.redis(redis).build().unwrap()
 }

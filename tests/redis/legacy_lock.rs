@@ -19,7 +19,7 @@ fn redis(server: &Server) -> Redis {
 }
 
 fn lock(server: &Server) -> LegacyLock {
-    LegacyLock::new(&redis(server), "orders:42").lease(Duration::from_secs(300))
+    LegacyLock::new(&redis(server), "orders:42").unwrap().lease(Duration::from_secs(300))
 }
 
 async fn taken(lock: &LegacyLock) -> LegacyLockGuard {
@@ -83,9 +83,10 @@ async fn who_waits_takes_over_a_lease_that_ends() {
 
 #[tokio::test]
 async fn who_waits_outlasts_a_server_that_is_away_and_not_a_key_of_another_kind() {
-    let away = Redis::lazy("redis://127.0.0.1:1").unwrap();
+    let away = Redis::lazy("redis://127.0.0.1:1").unwrap().namespace("stampede");
     let begun = std::time::Instant::now();
-    let error = LegacyLock::new(&away, "x").acquire(Duration::from_millis(80)).await.unwrap_err();
+    let error =
+        LegacyLock::new(&away, "x").unwrap().acquire(Duration::from_millis(80)).await.unwrap_err();
     assert_eq!(error.kind(), RemoteErrorKind::Connection);
     assert!(begun.elapsed() >= Duration::from_millis(80), "tried again");
     let server = Server::start();

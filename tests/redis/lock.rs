@@ -17,8 +17,8 @@ const OP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A lock that lasts for as long as it is told to, on a handle of its own.
 fn lock(server: &Server) -> RedisLock {
-    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(OP_TIMEOUT);
-    RedisLock::new(&redis, "orders:42").lease(LEASE).auto_extend(false)
+    let redis = Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(OP_TIMEOUT);
+    RedisLock::new(&redis, "orders:42").unwrap().lease(LEASE).auto_extend(false)
 }
 
 async fn taken(lock: &RedisLock) -> RedisLockGuard {
@@ -280,8 +280,8 @@ async fn a_record_of_another_kind_is_left_alone() {
 #[tokio::test]
 async fn a_name_without_a_sure_slot_has_no_record_and_works() {
     let server = Server::start();
-    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(OP_TIMEOUT);
-    let odd = RedisLock::new(&redis, "a}b");
+    let redis = Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(OP_TIMEOUT);
+    let odd = RedisLock::new(&redis, "a}b").unwrap();
     let guard = taken(&odd).await;
     assert!(guard.fencing_token() > 0);
     assert_eq!(server.tell("DBSIZE"), ":1");
@@ -317,8 +317,11 @@ async fn many_who_wait_have_it_one_after_the_other() {
 #[tokio::test]
 async fn a_call_that_took_too_long_gives_back_what_it_took() {
     let server = Server::start();
-    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(2));
-    let lock = RedisLock::new(&redis, "orders:42").lease(LEASE);
+    let redis = Redis::lazy(&server.url())
+        .unwrap()
+        .namespace("stampede")
+        .op_timeout(Duration::from_secs(2));
+    let lock = RedisLock::new(&redis, "orders:42").unwrap().lease(LEASE);
     taken_soon(&lock).await;
 
     server.tell("CLIENT PAUSE 600000 WRITE");
@@ -348,8 +351,8 @@ async fn taken_soon(lock: &RedisLock) {
 
 #[tokio::test]
 async fn a_server_that_is_away_is_waited_for_only_in_an_acquire_with_patience() {
-    let redis = Redis::lazy("redis://127.0.0.1:1").unwrap();
-    let lock = RedisLock::new(&redis, "orders:42");
+    let redis = Redis::lazy("redis://127.0.0.1:1").unwrap().namespace("stampede");
+    let lock = RedisLock::new(&redis, "orders:42").unwrap();
     let error = lock.try_acquire().await.unwrap_err();
     assert_eq!(error.kind(), RemoteErrorKind::Connection);
     let error = lock.acquire(Duration::from_millis(80)).await.unwrap_err();
@@ -358,8 +361,8 @@ async fn a_server_that_is_away_is_waited_for_only_in_an_acquire_with_patience() 
 
 #[test]
 fn neither_name_nor_token_nor_password_is_shown() {
-    let redis = Redis::lazy("redis://:secret@host").unwrap();
-    let lock = RedisLock::new(&redis, "private");
+    let redis = Redis::lazy("redis://:secret@host").unwrap().namespace("stampede");
+    let lock = RedisLock::new(&redis, "private").unwrap();
     let shown = format!("{lock:?}");
     assert!(!shown.contains("secret") && !shown.contains("private"), "{shown}");
 }
@@ -399,8 +402,8 @@ async fn others_respect_a_lease_that_was_extended_by_hand() {
 async fn a_release_whose_reply_was_lost_does_not_say_that_the_lock_was_lost() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let redis = Redis::lazy(&proxy.url()).unwrap().op_timeout(OP_TIMEOUT);
-    let lock = RedisLock::new(&redis, "orders:42").lease(LEASE).auto_extend(false);
+    let redis = Redis::lazy(&proxy.url()).unwrap().namespace("stampede").op_timeout(OP_TIMEOUT);
+    let lock = RedisLock::new(&redis, "orders:42").unwrap().lease(LEASE).auto_extend(false);
     // The script is known to the server from here on.
     assert!(taken(&lock).await.release().await.unwrap());
     let guard = taken(&lock).await;
@@ -420,9 +423,9 @@ async fn a_server_that_stood_still_for_a_while_has_no_lock_without_a_holder() {
         let locks: Vec<_> = (0..4)
             .map(|_| {
                 // Each waiter gives up several calls while the server stands still.
-                let redis = Redis::lazy(&server.url()).unwrap();
+                let redis = Redis::lazy(&server.url()).unwrap().namespace("stampede");
                 let redis = redis.op_timeout(Duration::from_millis(400));
-                RedisLock::new(&redis, "orders:42").lease(LEASE)
+                RedisLock::new(&redis, "orders:42").unwrap().lease(LEASE)
             })
             .collect();
         for lock in &locks {

@@ -20,7 +20,7 @@ const URL: &str = "OPERATOR_LOG_REDIS";
 const KEY: &str = "report:7";
 
 fn shop(url: &str) -> Stampede<u64> {
-    let redis = Redis::lazy(url).unwrap().op_timeout(SECOND);
+    let redis = Redis::lazy(url).unwrap().namespace("stampede").op_timeout(SECOND);
     let builder = Stampede::builder("shop").ttl(60 * MINUTE).lease(4 * SECOND);
     builder.wait_timeout(LIMIT).redis(redis).build().unwrap()
 }
@@ -126,7 +126,7 @@ async fn the_log_names_the_node_of_a_cluster_that_does_not_answer() {
     }
     let (log, origin) = (TextLog::default(), Origin::new());
     let _listening = log.listen(Level::INFO);
-    let cache = hasty_on(Redis::cluster(cluster.urls()).unwrap());
+    let cache = hasty_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede"));
     load(&cache, &origin, &*fresh_key()).await;
     cluster.nodes()[1].freeze();
     while !log.text().contains("the remote is away") {

@@ -14,7 +14,10 @@ const WORK: Duration = Duration::from_millis(300);
 fn processes(server: &Server, origin: &Origin, n: usize) -> Vec<HttpService<Origin>> {
     let one = |_| {
         // So patient that no call times out on a busy machine.
-        let redis = Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(30));
+        let redis = Redis::lazy(&server.url())
+            .unwrap()
+            .namespace("stampede")
+            .op_timeout(Duration::from_secs(30));
         let builder = Stampede::builder("web").origin_only().lease(Duration::from_secs(100));
         let builder = builder.wait_timeout(Duration::from_secs(180));
         let cache = builder.redis(redis).build().unwrap();

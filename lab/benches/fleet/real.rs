@@ -182,7 +182,7 @@ async fn play(scene: &Scene) -> (String, Counted) {
 }
 
 async fn process(server: &Server) -> Cache {
-    let redis = Redis::lazy(&server.url()).expect("a good address");
+    let redis = Redis::lazy(&server.url()).expect("a good address").namespace("stampede");
     let builder = Stampede::builder("fleet").ttl(Duration::from_nanos(LIFETIME)).jitter(0.0);
     let builder = builder.lease(Duration::from_nanos(LEASE));
     let cache = builder.redis(redis.op_timeout(Duration::from_secs(1))).build();

@@ -70,7 +70,10 @@ pub(crate) fn page(bytes: usize) -> Page {
 
 /// A cache on `url` that never gives up within a measurement.
 pub(crate) async fn open(url: &str, name: &str, ttl: Duration) -> Stampede<Page> {
-    let redis = Redis::lazy(url).expect("the address is one").op_timeout(Duration::from_secs(10));
+    let redis = Redis::lazy(url)
+        .expect("the address is one")
+        .namespace("stampede")
+        .op_timeout(Duration::from_secs(10));
     let builder = settings(name, ttl).redis(redis.max_value_bytes(64 << 20));
     let cache = builder.build().expect("the settings are good");
     assert!(cache.get("nothing is here").await.is_none());

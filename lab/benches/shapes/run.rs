@@ -89,7 +89,8 @@ fn redis_server() -> Option<Server> {
 fn handle(redis: Option<&Server>) -> HttpStampede {
     let mut settings = Stampede::builder("shapes").ttl(Duration::from_secs(60));
     if let Some(redis) = redis {
-        settings = settings.redis(Redis::lazy(&redis.url()).expect("the address is one"));
+        settings = settings
+            .redis(Redis::lazy(&redis.url()).expect("the address is one").namespace("stampede"));
     }
     settings.build().expect("the settings are good")
 }

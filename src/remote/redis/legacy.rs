@@ -9,11 +9,12 @@ use std::time::{Duration, SystemTime};
 use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 
+use crate::error::ConfigError;
 use crate::lease::grant::Token;
 use crate::remote::redis::Redis;
 use crate::remote::redis::connection::Command;
 use crate::remote::redis::lock::{Poll, countable, is_passing};
-use crate::remote::redis::names::LEGACY;
+use crate::remote::redis::names::Names;
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::{RemoteError, RemoteErrorKind};
@@ -51,8 +52,8 @@ use crate::remote::{RemoteError, RemoteErrorKind};
 /// use tower_stampede::{LegacyLock, Redis};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let redis = Redis::lazy("redis://127.0.0.1")?;
-/// let lock = LegacyLock::new(&redis, "orders:42").lease(Duration::from_secs(10));
+/// let redis = Redis::lazy("redis://127.0.0.1")?.namespace("shop");
+/// let lock = LegacyLock::new(&redis, "orders:42")?.lease(Duration::from_secs(10));
 /// if let Some(guard) = lock.try_acquire().await? {
 ///     // ... the work ...
 ///     guard.release().await?;
@@ -74,15 +75,19 @@ impl LegacyLock {
     /// All such locks of a `redis` share a connection of their own, on which
     /// nothing but `SETNX`, `GET`, `GETSET` and `DEL` is sent (and what the
     /// URL asks for: `AUTH`, `SELECT`).
-    pub fn new(redis: &Redis, name: impl AsRef<[u8]>) -> Self {
-        let below = format!("{}:{LEGACY}:", redis.namespace);
+    ///
+    /// # Errors
+    ///
+    /// If the [namespace](Redis::namespace) of `redis` is not set, or cannot be one.
+    pub fn new(redis: &Redis, name: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
+        let below = Names::legacy(&redis.namespace)?;
         let name = [below.as_bytes(), name.as_ref()].concat();
-        Self {
+        Ok(Self {
             link: redis.link.plain(),
             name: name.into(),
             lease: Duration::from_secs(10),
             op_timeout: redis.settings.op_timeout,
-        }
+        })
     }
 
     /// Sets how long the lock stays taken when its holder dies, from a
@@ -137,7 +142,8 @@ impl LegacyLock {
     /// use tower_stampede::{LegacyLock, Redis};
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let lock = LegacyLock::new(&Redis::lazy("redis://127.0.0.1")?, "orders:42");
+    /// let redis = Redis::lazy("redis://127.0.0.1")?.namespace("shop");
+    /// let lock = LegacyLock::new(&redis, "orders:42")?;
     /// match lock.acquire(Duration::from_secs(5)).await? {
     ///     Some(guard) => drop(guard),
     ///     None => println!("taken by others for five seconds"),

@@ -9,11 +9,12 @@ use tokio::runtime::Handle;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
+use crate::error::ConfigError;
 use crate::lease::grant::Token;
 use crate::lease::wakes::Listener;
 use crate::remote::redis::connection::Script;
 use crate::remote::redis::lock_inbox::LockInbox;
-use crate::remote::redis::names::lock_record;
+use crate::remote::redis::names::{Names, lock_record};
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::remote::millis;
 use crate::remote::redis::reply::{CallFailure, ServerReply};
@@ -63,8 +64,8 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 /// use tower_stampede::{Redis, RedisLock};
 ///
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// let redis = Redis::lazy("redis://127.0.0.1")?;
-/// let lock = RedisLock::new(&redis, "orders:42").lease(Duration::from_secs(10));
+/// let redis = Redis::lazy("redis://127.0.0.1")?.namespace("shop");
+/// let lock = RedisLock::new(&redis, "orders:42")?.lease(Duration::from_secs(10));
 /// if let Some(guard) = lock.acquire(Duration::from_secs(5)).await? {
 ///     let fence = guard.fencing_token();
 ///     // ... the work: update orders set ... where id = 42 and fence < $fence ...
@@ -80,7 +81,8 @@ pub struct RedisLock {
     name: Arc<[u8]>,
     /// Where its last fencing token is, and its waiters are.
     record: Option<Arc<[u8]>>,
-    namespace: Arc<str>,
+    /// What the channel begins with on which this process is told of free locks.
+    below: Arc<str>,
     lease: Duration,
     extend: bool,
     op_timeout: Duration,
@@ -91,17 +93,21 @@ impl RedisLock {
     ///
     /// Every call to the server is given up after the [`op_timeout`](Redis::op_timeout) of `redis`,
     /// or up to four times that where answers take longer, as a cache's calls are.
-    pub fn new(redis: &Redis, name: impl AsRef<[u8]>) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If the [namespace](Redis::namespace) of `redis` is not set, or cannot be one.
+    pub fn new(redis: &Redis, name: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
         let name = name.as_ref();
-        Self {
+        Ok(Self {
             link: redis.link.clone(),
             name: name.into(),
             record: lock_record(name).map(Arc::from),
-            namespace: Arc::clone(&redis.namespace),
+            below: Names::below(&redis.namespace)?.into(),
             lease: Duration::from_secs(10),
             extend: true,
             op_timeout: redis.settings.op_timeout,
-        }
+        })
     }
 
     /// Sets how long the lock stays taken when its holder dies, from a
@@ -214,7 +220,7 @@ impl RedisLock {
             let (_, listener) = match &mut waiting {
                 Some(waiting) => waiting,
                 None => {
-                    let inbox = self.link.lock_inbox(&self.namespace);
+                    let inbox = self.link.lock_inbox(&self.below);
                     let listener = inbox.listen(&self.name, self.link.downgrade());
                     let is_ready = !inbox.channel().is_empty();
                     let waiting = waiting.insert((inbox, listener));

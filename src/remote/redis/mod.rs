@@ -251,11 +251,7 @@ impl Redis {
     }
 
     fn new(target: Target) -> Self {
-        Self {
-            link: Pool::new(target),
-            namespace: "stampede".into(),
-            settings: RemoteSettings::new(),
-        }
+        Self { link: Pool::new(target), namespace: "".into(), settings: RemoteSettings::new() }
     }
 
     /// Takes a server by its URL, as [`lazy`](Self::lazy) does, and asks
@@ -284,8 +280,8 @@ impl Redis {
     ///
     /// # Errors
     ///
-    /// If something is missing; the error names it, and the node of a cluster. Also after 10 s
-    /// without an answer.
+    /// If something is missing; the error names it, and the node of a cluster. That may be the
+    /// [namespace](Self::namespace). Also after 10 s without an answer.
     ///
     /// # Cancel safety
     ///
@@ -304,19 +300,25 @@ impl Redis {
     ///
     /// ```
     /// # use tower_stampede::Redis;
-    /// let redis = Redis::lazy("redis://127.0.0.1").unwrap().namespace("shop");
-    /// assert!(redis.acl_rules().starts_with("resetchannels ~shop:2:* &shop:2:* +ping "));
+    /// let redis = Redis::lazy("redis://127.0.0.1")?.namespace("shop");
+    /// assert!(redis.acl_rules()?.starts_with("resetchannels ~shop:2:* &shop:2:* +ping "));
+    /// # Ok::<(), tower_stampede::ConfigError>(())
     /// ```
-    #[must_use]
-    pub fn acl_rules(&self) -> String {
-        check::acl_rules(&self.link, &Names::below(&self.namespace))
+    ///
+    /// # Errors
+    ///
+    /// If the [namespace](Self::namespace) is not set, or cannot be one.
+    pub fn acl_rules(&self) -> Result<String, ConfigError> {
+        Ok(check::acl_rules(&self.link, &Names::below(&self.namespace)?))
     }
 
     /// Sets what all keys and channels begin with, so that applications can
     /// share a server. Caches of one name and namespace share their entries.
-    /// Defaults to `stampede`.
     ///
-    /// Braces and blanks are refused when a cache is built. So is a part between colons that is a
+    /// It has no default: two applications that both forget it would read each other's values, and
+    /// delete each other's keys. Without it, caches and locks are refused when they are built.
+    ///
+    /// Braces and blanks are refused as well. So is a part between colons that is a
     /// number, empty, or `legacy`: `a:1` with a cache `b` would have the names of `a` with a cache
     /// `1:b`.
     pub fn namespace(mut self, namespace: &str) -> Self {
@@ -378,7 +380,7 @@ impl Redis {
     /// # Errors
     ///
     /// As [`Builder::build`](crate::Builder::build) with this `Redis`: when the
-    /// namespace or the name has braces.
+    /// namespace is not set, or it or the name has braces.
     #[cfg(feature = "test-util")]
     #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
     pub fn remote(&self, cache_name: &str) -> Result<Arc<dyn Remote>, ConfigError> {

@@ -10,7 +10,7 @@ use crate::key::Key;
 const WIRE_VERSION: u32 = 2;
 
 /// What follows the namespace in the names of legacy locks.
-pub(super) const LEGACY: &str = "legacy";
+const LEGACY: &str = "legacy";
 
 /// Longest key that is part of its names as it is.
 const LONGEST_PLAIN: usize = 200;
@@ -40,10 +40,9 @@ pub(super) struct EntryNames {
 
 impl Names {
     pub(super) fn new(namespace: &str, cache: &str) -> Result<Self, ConfigError> {
-        check(namespace, &["namespace"])?;
-        check_parts(namespace)?;
+        let below = Self::below(namespace)?;
         check(cache, &["name"])?;
-        let prefix = format!("{namespace}:{WIRE_VERSION}:{cache}");
+        let prefix = format!("{below}{cache}");
         // The name of the cache is part of the hash tag: the logs of several caches are on
         // several nodes. No key of an entry ends like this.
         let log = format!("{prefix}:{{#{cache}}}");
@@ -51,8 +50,16 @@ impl Names {
     }
 
     /// Returns what begins the names of every cache in `namespace`.
-    pub(super) fn below(namespace: &str) -> String {
-        format!("{namespace}:{WIRE_VERSION}:")
+    pub(super) fn below(namespace: &str) -> Result<String, ConfigError> {
+        check_namespace(namespace)?;
+        Ok(format!("{namespace}:{WIRE_VERSION}:"))
+    }
+
+    /// Returns what begins the names of the legacy locks in `namespace`.
+    #[cfg(feature = "redis-legacy-lock")]
+    pub(super) fn legacy(namespace: &str) -> Result<String, ConfigError> {
+        check_namespace(namespace)?;
+        Ok(format!("{namespace}:{LEGACY}:"))
     }
 
     pub(super) fn entry(&self, key: &Key) -> EntryNames {
@@ -140,6 +147,16 @@ fn check(part: &str, fields: &'static [&'static str]) -> Result<(), ConfigError>
         return Err(ConfigError::new(fields, "has blanks or control characters"));
     }
     Ok(())
+}
+
+fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
+    if namespace.is_empty() {
+        let reason = "is not set; without it all applications of a server would share their keys: \
+                      give each application its own, such as `redis.namespace(\"shop\")`";
+        return Err(ConfigError::new(&["namespace"], reason));
+    }
+    check(namespace, &["namespace"])?;
+    check_parts(namespace)
 }
 
 /// The first part of a name that is a number, or the word of legacy locks, ends the namespace: so

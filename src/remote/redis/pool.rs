@@ -23,7 +23,6 @@ use crate::remote::redis::connection::{
 };
 use crate::remote::redis::eviction;
 use crate::remote::redis::lock_inbox::LockInbox;
-use crate::remote::redis::names::Names;
 use crate::remote::redis::reply::{CallFailure, Cause, REMEDIES, ServerReply};
 use crate::remote::{RemoteError, RemoteErrorKind};
 
@@ -355,9 +354,9 @@ impl Pool {
         WeakPool(Arc::downgrade(&self.0))
     }
 
-    /// Returns where this process hears of locks, on a channel of `namespace`.
-    pub(super) fn lock_inbox(&self, namespace: &str) -> Arc<LockInbox> {
-        let channel = format!("{}lock-in:{:016x}", Names::below(namespace), self.0.process);
+    /// Returns where this process hears of locks, on a channel whose name begins with `below`.
+    pub(super) fn lock_inbox(&self, below: &str) -> Arc<LockInbox> {
+        let channel = format!("{below}lock-in:{:016x}", self.0.process);
         let mut inboxes = self.0.lock_inboxes.lock();
         let inbox = inboxes
             .entry(channel)

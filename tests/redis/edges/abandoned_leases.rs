@@ -14,8 +14,9 @@ use super::{has_slot_channels, published};
 async fn an_abandoned_lease_wakes_one_process() {
     const WAITING: usize = 6;
     let cluster = Cluster::start();
-    let caches: Vec<_> =
-        (0..=WAITING).map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    let caches: Vec<_> = (0..=WAITING)
+        .map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede")))
+        .collect();
     all_listen(&caches).await;
     let key = fresh_key();
     // It computes inside its caller, and for ever.
@@ -53,8 +54,9 @@ async fn an_abandoned_lease_wakes_one_process() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_fill_that_no_process_waits_for_is_published_to_none() {
     let cluster = Cluster::start();
-    let caches: Vec<_> =
-        (0..6).map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    let caches: Vec<_> = (0..6)
+        .map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede")))
+        .collect();
     all_listen(&caches).await;
     let before = published(cluster.nodes());
     let origin = Origin::new();

@@ -11,7 +11,7 @@ async fn processes_that_start_together_on_a_slow_server_share_a_computation() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     proxy.delay(500 * MS);
-    let redis = || Redis::lazy(&proxy.url()).unwrap().op_timeout(500 * MS);
+    let redis = || Redis::lazy(&proxy.url()).unwrap().namespace("stampede").op_timeout(500 * MS);
     let caches: Vec<Cache> =
         (0..PROCESSES).map(|_| patient().redis(redis()).build().unwrap()).collect();
     let origin = Origin::taking(200 * MS);

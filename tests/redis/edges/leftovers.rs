@@ -15,7 +15,7 @@ async fn keys_that_fail_leave_nothing_after_the_lease() {
     const LEASE: Duration = Duration::from_secs(2);
     let server = Server::start();
     let year: Builder<u64> = settings().ttl(365 * 24 * 3600 * SECOND).lease(LEASE);
-    let redis = Redis::lazy(&server.url()).unwrap().op_timeout(SECOND / 2);
+    let redis = Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(SECOND / 2);
     let cache = year.redis(redis).build().unwrap();
     let origin = Origin::new();
     load(&cache, &origin, "lives for a year").await;
@@ -44,7 +44,8 @@ async fn is_stored(server: &Server, name: &str) {
 async fn an_entry_that_says_it_lasts_for_ever_changes_nothing_for_others() {
     const TTL: Duration = Duration::from_secs(5);
     let server = Server::start();
-    let redis = || Redis::lazy(&server.url()).unwrap().op_timeout(30 * SECOND);
+    let redis =
+        || Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(30 * SECOND);
     let with = |builder: Builder<u64>| {
         let builder = builder.lease(100 * SECOND).wait_timeout(LIMIT);
         builder.redis(redis()).build().unwrap()

@@ -56,8 +56,9 @@ async fn a_message_lost_on_the_bus_is_noticed() {
         println!("not run: a_message_lost_on_the_bus...: needs DEBUG CLUSTERLINK (Redis 7)");
         return;
     }
-    let caches: Vec<_> =
-        (0..9).map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    let caches: Vec<_> = (0..9)
+        .map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede")))
+        .collect();
     all_listen(&caches).await;
     for _ in 0..3 {
         let (origin, key) = (Origin::new(), fresh_key());

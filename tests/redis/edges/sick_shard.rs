@@ -33,8 +33,9 @@ async fn a_dead_shard_costs_its_own_keys_only() {
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
-    let caches: Vec<_> =
-        (0..2).map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    let caches: Vec<_> = (0..2)
+        .map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede")))
+        .collect();
     all_listen(&caches).await;
     const DEAD: usize = 0;
     let victim = fresh_on(&cluster, |node| node == DEAD);
@@ -49,8 +50,9 @@ async fn a_dead_shard_costs_its_own_keys_only() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_under_way_costs_its_own_keys_only() {
     let cluster = Cluster::start();
-    let caches: Vec<_> =
-        (0..2).map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    let caches: Vec<_> = (0..2)
+        .map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede")))
+        .collect();
     all_listen(&caches).await;
     let (origin, victim) = (Origin::new(), fresh_key());
     load(&caches[0], &origin, &*victim).await;
@@ -73,8 +75,9 @@ async fn the_slot_of_the_log_under_way_costs_no_key_of_another_node() {
     let cluster = Cluster::start();
     let slot = slot_of(&cluster, LOG);
     let owner = cluster.owner(slot);
-    let caches: Vec<_> =
-        (0..2).map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    let caches: Vec<_> = (0..2)
+        .map(|_| hasty_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede")))
+        .collect();
     all_listen(&caches).await;
     let migration = cluster.begin_migration(slot, (owner + 1) % 3);
     // So that the log is checked at once, and not within 15 s.
@@ -103,7 +106,8 @@ async fn a_node_that_knows_its_own_slots_only_costs_its_own_keys_only() {
         assert!(!forgotten.is_error(), "node {n}: {forgotten:?}");
     }
     urls.swap(0, sick);
-    let caches: Vec<_> = (0..2).map(|_| hasty_on(Redis::cluster(&urls).unwrap())).collect();
+    let caches: Vec<_> =
+        (0..2).map(|_| hasty_on(Redis::cluster(&urls).unwrap().namespace("stampede"))).collect();
     for cache in &caches {
         cache.get("nothing is here").await;
     }

@@ -37,7 +37,9 @@ impl Wait {
     }
 
     async fn on(cluster: Cluster, urls: &[String]) -> Self {
-        let caches: Vec<_> = (0..2).map(|_| patient_on(Redis::cluster(urls).unwrap())).collect();
+        let caches: Vec<_> = (0..2)
+            .map(|_| patient_on(Redis::cluster(urls).unwrap().namespace("stampede")))
+            .collect();
         all_listen(&caches).await;
         let (gated, key) = (Gated::new(), fresh_key());
         let leader = gated.lead(&caches[0], &key).await;

@@ -18,7 +18,7 @@ use super::names;
 async fn three_slow_calls_at_once_do_not_open_the_breaker() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let redis = Redis::lazy(&proxy.url()).unwrap().op_timeout(400 * MS);
+    let redis = Redis::lazy(&proxy.url()).unwrap().namespace("stampede").op_timeout(400 * MS);
     let cache: Cache = patient().redis(redis).build().unwrap();
     all_listen(std::slice::from_ref(&cache)).await;
     let mut events = cache.events();
@@ -42,7 +42,9 @@ async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
     const LEASE: Duration = Duration::from_secs(6);
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let redis = |url: &str| Redis::lazy(url).unwrap().local_ttl(MS).op_timeout_per_mib(1500 * MS);
+    let redis = |url: &str| {
+        Redis::lazy(url).unwrap().namespace("stampede").local_ttl(MS).op_timeout_per_mib(1500 * MS)
+    };
     let process = |url: &str| -> Stampede<Vec<u8>> {
         let settings = settings().ttl(60 * MINUTE).lease(LEASE).wait_timeout(LIMIT);
         settings.redis(redis(url)).build().unwrap()

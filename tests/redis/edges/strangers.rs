@@ -26,7 +26,12 @@ async fn unsafe_requests_by_strangers_add_bounded_state() {
     let server = Server::start();
     let cache: HttpStampede = Stampede::builder("web")
         .ttl(Duration::from_secs(60))
-        .redis(Redis::lazy(&server.url()).unwrap().op_timeout(Duration::from_secs(1)))
+        .redis(
+            Redis::lazy(&server.url())
+                .unwrap()
+                .namespace("stampede")
+                .op_timeout(Duration::from_secs(1)),
+        )
         .build()
         .unwrap();
     let origin = |_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) };
@@ -61,7 +66,7 @@ async fn long_uris_of_strangers_add_bounded_state_and_keep_no_process_away() {
     let proxy = Proxy::start(server.port());
     let build = |url: &str| -> HttpStampede {
         let builder = Stampede::builder("web").ttl(Duration::from_secs(60));
-        builder.redis(Redis::lazy(url).unwrap()).build().unwrap()
+        builder.redis(Redis::lazy(url).unwrap().namespace("stampede")).build().unwrap()
     };
     let (cache, other) = (build(&server.url()), build(&proxy.url()));
     let origin = |_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) };

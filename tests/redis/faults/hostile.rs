@@ -36,7 +36,7 @@ fn watch_panics() {
 }
 
 fn lazy(node: &FakeNode) -> Redis {
-    Redis::lazy(&node.url()).unwrap()
+    Redis::lazy(&node.url()).unwrap().namespace("stampede")
 }
 
 /// A process with the default time-out of calls.
@@ -401,7 +401,7 @@ mod cluster {
 
     async fn costs(what: &str, answer: impl Fn(u16, &[Vec<u8>]) -> Said + Send + Sync + 'static) {
         let node = FakeNode::start(answer);
-        let cache = usual(Redis::cluster([node.url()]).unwrap());
+        let cache = usual(Redis::cluster([node.url()]).unwrap().namespace("stampede"));
         let begin = Instant::now();
         busy(&cache, 2 * SECOND).await;
         let (connections, most) = (node.accepted(), 100 + 50 * begin.elapsed().as_secs() as usize);
@@ -466,7 +466,7 @@ mod cluster {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
     async fn the_map_is_not_asked_for_once_for_each_caller_that_has_gone() {
         let silent = FakeNode::start(|_, words| polite(words).unwrap_or(Said::Nothing));
-        let redis = Redis::cluster([silent.url()]).unwrap();
+        let redis = Redis::cluster([silent.url()]).unwrap().namespace("stampede");
         let remote = redis.remote("test").unwrap();
         for number in 0..100 {
             let key = number.to_string().to_key();

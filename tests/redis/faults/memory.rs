@@ -54,7 +54,7 @@ async fn under_pressure(policy: &str) {
         settings()
             .lease(4 * SECOND)
             .wait_timeout(LIMIT)
-            .redis(Redis::lazy(&server.url()).unwrap().op_timeout(SECOND))
+            .redis(Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(SECOND))
             .build()
             .unwrap()
     };

@@ -240,7 +240,8 @@ async fn a_value_of_another_key_is_a_miss() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_value_of_another_schema_is_a_miss_and_is_replaced() {
     let server = Server::start();
-    let redis = || Redis::lazy(&server.url()).unwrap().op_timeout(30 * SECOND);
+    let redis =
+        || Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(30 * SECOND);
     let (old, origin) = (process(&server.url()), Origin::new());
     let new = patient().schema(2).redis(redis()).build().unwrap();
     load(&old, &origin, "k").await;
@@ -256,7 +257,8 @@ async fn a_value_of_another_schema_is_a_miss_and_is_replaced() {
 async fn a_value_over_the_bound_stays_in_its_process_and_is_not_read() {
     let server = Server::start();
     let cache = |max: usize| -> Stampede<String> {
-        let redis = Redis::lazy(&server.url()).unwrap().op_timeout(30 * SECOND);
+        let redis =
+            Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(30 * SECOND);
         let builder = settings().lease(100 * SECOND).wait_timeout(LIMIT);
         builder.redis(redis.max_value_bytes(max)).build().unwrap()
     };

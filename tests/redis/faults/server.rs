@@ -293,7 +293,8 @@ async fn with_a_wrong_password_the_application_starts_and_connecting_says_so() {
 
 /// All rights but one.
 fn rules_without(right: &str) -> String {
-    let rules = Redis::lazy("redis://localhost").unwrap().acl_rules();
+    let rules =
+        Redis::lazy("redis://localhost").unwrap().namespace("stampede").acl_rules().unwrap();
     assert!(rules.contains(&format!(" +{right}")), "{right} is needed at all");
     rules.split(' ').filter(|rule| *rule != format!("+{right}")).collect::<Vec<_>>().join(" ")
 }
@@ -313,7 +314,7 @@ async fn without(right: &str) {
     };
     user(&rules_without(right));
     let url = format!("redis://cache:pass@{}", server.address());
-    let redis = Redis::lazy(&url).unwrap();
+    let redis = Redis::lazy(&url).unwrap().namespace("stampede");
     let error = redis.check().await.unwrap_err().to_string().to_lowercase();
     assert!(error.contains(right), "{right}: {error}");
 
@@ -332,7 +333,7 @@ async fn without(right: &str) {
         herd(&caches, 3, &origin, &fresh_key()).await;
         assert!(Instant::now() < until, "without {right} it is not well");
     }
-    user(&redis.acl_rules());
+    user(&redis.acl_rules().unwrap());
     assert_healed(&server, &caches).await;
 }
 

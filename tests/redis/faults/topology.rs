@@ -41,7 +41,7 @@ async fn a_primary_that_becomes_a_replica_is_noticed() {
 }
 
 fn by_sentinels(sentinels: &Sentinels) -> Redis {
-    Redis::sentinel(sentinels.urls(), Sentinels::NAME).unwrap()
+    Redis::sentinel(sentinels.urls(), Sentinels::NAME).unwrap().namespace("stampede")
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -92,14 +92,15 @@ fn registered_in(cluster: &Cluster, key: &str) -> usize {
 }
 
 fn in_cluster(cluster: &Cluster) -> Cache {
-    hasty_on(Redis::cluster(cluster.urls()).unwrap())
+    hasty_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede"))
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_computes_each_key_once_whichever_node_it_is_on() {
     let (cluster, origin) = (Cluster::start(), Origin::taking(50 * MS));
-    let caches: Vec<_> =
-        (0..8).map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    let caches: Vec<_> = (0..8)
+        .map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede")))
+        .collect();
     let mut nodes = HashSet::new();
     for n in 1..=20 {
         let key = fresh_key();
@@ -164,8 +165,9 @@ async fn slots_that_move_under_load_cost_no_request() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slot_that_moves_while_a_value_is_computed_is_filled_where_it_is_then() {
     let cluster = Cluster::start();
-    let caches: Vec<_> =
-        (0..2).map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    let caches: Vec<_> = (0..2)
+        .map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede")))
+        .collect();
     all_listen(&caches).await;
     let (gated, key) = (Gated::new(), fresh_key());
     let leader = gated.lead(&caches[0], &key).await;
@@ -180,8 +182,9 @@ async fn a_slot_that_moves_while_a_value_is_computed_is_filled_where_it_is_then(
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_value_on_its_way_to_another_node_is_found_there() {
     let (cluster, origin) = (Cluster::start(), Origin::new());
-    let caches: Vec<_> =
-        (0..2).map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap())).collect();
+    let caches: Vec<_> = (0..2)
+        .map(|_| patient_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede")))
+        .collect();
     all_listen(&caches).await;
     let key = fresh_key();
     load(&caches[0], &origin, &*key).await;
@@ -219,8 +222,9 @@ async fn a_lock_leaves_a_frozen_node_for_the_one_that_has_taken_over() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
     // A call that finds the frozen node is given up after this time.
-    let redis = Redis::cluster(cluster.urls()).unwrap().op_timeout(2 * SECOND);
-    let lock = RedisLock::new(&redis, "orders:42").lease(20 * SECOND);
+    let redis =
+        Redis::cluster(cluster.urls()).unwrap().namespace("stampede").op_timeout(2 * SECOND);
+    let lock = RedisLock::new(&redis, "orders:42").unwrap().lease(20 * SECOND);
     lock.try_acquire().await.unwrap().expect("nobody has it").release().await.unwrap();
     let slot = slot_of(&cluster, "orders:42");
     let frozen = cluster.owner(slot);

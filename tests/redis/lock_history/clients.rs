@@ -72,7 +72,8 @@ impl OnNotice for NoEars {
 impl Process {
     /// Connects and waits until wake-ups arrive.
     pub(crate) async fn of(server: &Server) -> Self {
-        let remote = Redis::lazy(&server.url()).unwrap().remote("history").unwrap();
+        let remote =
+            Redis::lazy(&server.url()).unwrap().namespace("stampede").remote("history").unwrap();
         let ears: Arc<dyn OnNotice> = Arc::new(NoEars);
         remote.push().unwrap().attach(Arc::downgrade(&ears));
         eventually("wake-ups arrive", || remote.push().unwrap().is_subscribed()).await;

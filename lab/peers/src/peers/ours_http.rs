@@ -21,7 +21,8 @@ pub(super) fn peer() -> Peer {
         has_private_answers: true,
         start: |origin| Box::pin(async move { start(settings(), &origin) }),
         start_on_redis: Some(|origin, url| {
-            let redis = Redis::lazy(&url).expect("the server's address is good");
+            let redis =
+                Redis::lazy(&url).expect("the server's address is good").namespace("stampede");
             Box::pin(async move { start(settings().redis(redis), &origin) })
         }),
     }

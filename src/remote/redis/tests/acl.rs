@@ -4,6 +4,7 @@ use std::error::Error as _;
 
 use crate::lease::grant::Stamp;
 use crate::remote::redis::tests::*;
+use crate::{ConfigError, LegacyLock, RedisLock, Stampede};
 
 /// Makes a user with exactly `rules`, and returns a `Redis` that connects as this user.
 async fn user(server: &Server, rules: &str) -> Redis {
@@ -30,7 +31,7 @@ async fn a_check_says_that_a_server_takes_no_more_clients() {
 #[tokio::test]
 async fn a_user_with_exactly_the_listed_rights_can_do_everything() {
     let server = Server::start();
-    let rules = server.redis().namespace("shop").acl_rules();
+    let rules = server.redis().namespace("shop").acl_rules().unwrap();
     let redis = user(&server, &rules).await;
     redis.check().await.unwrap();
 
@@ -65,7 +66,7 @@ async fn a_user_with_exactly_the_listed_rights_can_do_everything() {
 #[tokio::test]
 async fn every_listed_right_is_needed() {
     let server = Server::start();
-    let rules = server.redis().namespace("shop").acl_rules();
+    let rules = server.redis().namespace("shop").acl_rules().unwrap();
     // A connection without a name is as good as one with a name.
     let is_needed = |right: &&str| !matches!(*right, "+client|setname" | "resetchannels");
     for right in rules.split(' ').filter(is_needed) {
@@ -85,12 +86,10 @@ async fn every_listed_right_is_needed() {
 
 #[tokio::test]
 async fn a_lock_needs_the_same_rights_on_its_name_and_its_record() {
-    use crate::remote::redis::RedisLock;
-
     let server = Server::start();
-    let rules = server.redis().namespace("shop").acl_rules();
+    let rules = server.redis().namespace("shop").acl_rules().unwrap();
     let redis = user(&server, &format!("{rules} ~orders:* ~{{orders:*")).await;
-    let lock = RedisLock::new(&redis, "orders:42").lease(LEASE);
+    let lock = RedisLock::new(&redis, "orders:42").unwrap().lease(LEASE);
     let guard = lock.try_acquire().await.unwrap().unwrap();
     let waiter = tokio::spawn({
         let lock = lock.clone();
@@ -131,7 +130,7 @@ async fn the_connections_for_commands_and_for_messages_have_the_name_that_is_set
 #[tokio::test]
 async fn a_user_who_may_not_name_a_connection_connects_and_listens() {
     let server = Server::start();
-    let rules = server.redis().namespace("shop").acl_rules();
+    let rules = server.redis().namespace("shop").acl_rules().unwrap();
     let redis = user(&server, &rules.replace(" +client|setname", "")).await;
     redis.check().await.unwrap();
     let (remote, _notices) = listening(&redis, "c").await;
@@ -141,7 +140,7 @@ async fn a_user_who_may_not_name_a_connection_connects_and_listens() {
 
 #[test]
 fn a_client_name_that_redis_refuses_is_refused_with_its_character() {
-    let redis = || Redis::lazy("redis://127.0.0.1").unwrap();
+    let redis = || Redis::lazy("redis://127.0.0.1").unwrap().namespace("stampede");
     for odd in ["a b", "a\nb", "caf\u{e9}"] {
         let error = redis().client_name(odd).expect_err(odd);
         assert_eq!(error.fields(), ["client_name"]);
@@ -165,7 +164,7 @@ async fn a_server_that_speaks_only_resp2_sends_messages_too() {
 #[tokio::test]
 async fn a_refused_right_is_denied_and_not_a_broken_connection() {
     let server = Server::start();
-    let rules = server.redis().namespace("shop").acl_rules();
+    let rules = server.redis().namespace("shop").acl_rules().unwrap();
     let remote = user(&server, &rules.replace(" +hset", "")).await.open("c").unwrap();
     let refused = remote.acquire(&Key::from("k"), &ask()).await;
     assert_eq!(kind(refused), RemoteErrorKind::Denied);
@@ -173,9 +172,31 @@ async fn a_refused_right_is_denied_and_not_a_broken_connection() {
 }
 
 #[tokio::test]
+async fn without_a_namespace_nothing_is_built_and_the_error_names_the_remedy() {
+    // No server is asked for it.
+    let redis = Redis::lazy("redis://127.0.0.1:1").unwrap();
+    let cache = Stampede::<u64>::builder("c").ttl(TTL).redis(redis.clone()).build();
+    let checked = redis.check().await.unwrap_err();
+    let checked = checked.source().unwrap().downcast_ref::<ConfigError>().unwrap().clone();
+    let errors = [
+        cache.err().unwrap(),
+        checked,
+        redis.acl_rules().unwrap_err(),
+        RedisLock::new(&redis, "a").err().unwrap(),
+        LegacyLock::new(&redis, "a").err().unwrap(),
+    ];
+    for error in errors {
+        assert_eq!(error.fields(), ["namespace"]);
+        let said = error.to_string();
+        assert!(said.contains("all applications of a server"), "{said}");
+        assert!(said.contains(".namespace(\"shop\")"), "{said}");
+    }
+}
+
+#[tokio::test]
 async fn connecting_says_what_is_wrong() {
     let server = Server::start();
-    Redis::connect(&server.url()).await.unwrap().check().await.unwrap();
+    Redis::connect(&server.url()).await.unwrap().namespace("shop").check().await.unwrap();
     let error = Redis::connect("redis://127.0.0.1:1").await.unwrap_err();
     assert_eq!(error.kind(), Some(RemoteErrorKind::Connection));
     assert_eq!(error.to_string(), "cannot connect");
@@ -188,7 +209,7 @@ async fn connecting_says_what_is_wrong() {
 #[tokio::test]
 async fn connecting_names_a_missing_command_and_leaves_names_for_later() {
     let server = Server::start();
-    let everywhere = server.redis().namespace("shop").acl_rules().replace("shop:2:", "");
+    let everywhere = server.redis().namespace("shop").acl_rules().unwrap().replace("shop:2:", "");
     let url = format!("redis://cache:secret@127.0.0.1:{}/0", server.port);
     for command in ["get", "hset", "publish", "zrangebyscore", "zadd", "subscribe"] {
         let right = format!("+{command}");
@@ -198,7 +219,7 @@ async fn connecting_names_a_missing_command_and_leaves_names_for_later() {
         assert!(error.to_string().to_lowercase().contains(command), "{command}: {error}");
     }
     // A user of one namespace, which is said after connecting.
-    let rules = server.redis().namespace("shop").acl_rules();
+    let rules = server.redis().namespace("shop").acl_rules().unwrap();
     drop(user(&server, &rules).await);
     let redis = Redis::connect(&url).await.unwrap();
     assert!(redis.check().await.is_err());
@@ -209,7 +230,7 @@ async fn connecting_names_a_missing_command_and_leaves_names_for_later() {
 #[tokio::test]
 async fn connecting_names_a_command_that_a_user_of_one_namespace_may_not_send() {
     let server = Server::start();
-    let rules = server.redis().namespace("shop").acl_rules();
+    let rules = server.redis().namespace("shop").acl_rules().unwrap();
     let url = format!("redis://cache:secret@127.0.0.1:{}", server.port);
     for command in ["hset", "get", "publish", "evalsha", "subscribe", "zrangebyscore", "set"] {
         let right = format!("+{command}");
@@ -246,6 +267,9 @@ fn a_url_is_shown_without_user_and_password() {
         let shown = format!("{:?}", Redis::lazy(url).unwrap().namespace("shop"));
         assert_eq!(shown, r#"Redis { servers: ["redis://host:7000"], namespace: "shop", .. }"#);
     }
-    let shown = format!("{:?}", Redis::lazy("unix:///joe?user=joe&pass=secret").unwrap());
+    let shown = format!(
+        "{:?}",
+        Redis::lazy("unix:///joe?user=joe&pass=secret").unwrap().namespace("stampede")
+    );
     assert!(shown.contains("unix") && !shown.contains("joe") && !shown.contains("secret"));
 }

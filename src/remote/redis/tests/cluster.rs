@@ -37,10 +37,10 @@ fn urls(servers: &[Server]) -> Vec<String> {
 #[tokio::test]
 async fn a_cluster_serves_keys_of_every_slot_and_hears_every_node() {
     let nodes = cluster().await;
-    let redis = Redis::cluster(urls(&nodes)).unwrap();
+    let redis = Redis::cluster(urls(&nodes)).unwrap().namespace("stampede");
     redis.check().await.unwrap();
     let (remote, notices) = listening(&redis, "c").await;
-    let other = Redis::cluster(urls(&nodes[2..])).unwrap().open("c").unwrap();
+    let other = Redis::cluster(urls(&nodes[2..])).unwrap().namespace("stampede").open("c").unwrap();
     for n in 0..50_u32 {
         let key = Key::from(n);
         fills(&*remote, &key).await;
@@ -100,7 +100,7 @@ async fn a_check_of_a_cluster_asks_each_node_for_each_right() {
 #[tokio::test]
 async fn a_user_of_a_cluster_needs_no_more_than_is_listed() {
     let nodes = cluster().await;
-    let rules = Redis::cluster(urls(&nodes)).unwrap().namespace("shop").acl_rules();
+    let rules = Redis::cluster(urls(&nodes)).unwrap().namespace("shop").acl_rules().unwrap();
     let mut words = vec!["ACL", "SETUSER", "cache", "reset", "on", ">secret"];
     // What came with Redis 7 is welcome and not needed.
     let is_known = |right: &&str| {
@@ -127,7 +127,7 @@ async fn the_nodes_of_a_cluster_that_live_are_served_while_another_is_frozen_or_
     for node in &nodes {
         node.tell(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]).await;
     }
-    let remote = Redis::cluster(urls(&nodes)).unwrap().open("c").unwrap();
+    let remote = Redis::cluster(urls(&nodes)).unwrap().namespace("stampede").open("c").unwrap();
     remote.probe(Shard::ONLY).await.ok();
     nodes[1].signal("-STOP");
     let live = async |key: &Key| {
@@ -139,7 +139,7 @@ async fn the_nodes_of_a_cluster_that_live_are_served_while_another_is_frozen_or_
     until_ok("served", async || live(&Key::from("b")).await).await;
 
     // From the beginning, with the frozen node among those to ask first.
-    let late = Redis::cluster(urls(&nodes)).unwrap().open("c").unwrap();
+    let late = Redis::cluster(urls(&nodes)).unwrap().namespace("stampede").open("c").unwrap();
     let found = async || late.get(&Key::from("foo")).await.ok();
     until_ok("found beside a frozen node", found).await;
     nodes[1].signal("-CONT");
@@ -207,7 +207,7 @@ async fn a_node_that_knows_of_no_slots_does_not_say_where_keys_are() {
     // Reset, or begun anew without its file: it answers, and first.
     let stranger = Server::node();
     let urls = [&[stranger.url()], &*urls(&nodes)].concat();
-    let remote = Redis::cluster(urls).unwrap().open("c").unwrap();
+    let remote = Redis::cluster(urls).unwrap().namespace("stampede").open("c").unwrap();
     for n in 0..10_u32 {
         remote.get(&Key::from(n)).await.unwrap();
     }
@@ -218,8 +218,9 @@ async fn a_node_that_knows_of_no_slots_is_not_listened_to() {
     let nodes = cluster().await;
     let stranger = Server::node();
     let all = [&[stranger.url()], &*urls(&nodes)].concat();
-    let (_remote, notices) = listening(&Redis::cluster(all).unwrap(), "c").await;
-    let other = Redis::cluster(urls(&nodes)).unwrap().open("c").unwrap();
+    let (_remote, notices) =
+        listening(&Redis::cluster(all).unwrap().namespace("stampede"), "c").await;
+    let other = Redis::cluster(urls(&nodes)).unwrap().namespace("stampede").open("c").unwrap();
     let item = LogItem::Key(Key::from("k"));
     announce(&*other, std::slice::from_ref(&item)).await;
     until("told", || notices.announced().last() == Some(&item)).await;
@@ -252,11 +253,12 @@ async fn the_connections_to_a_cluster_are_authorized_anew_before_their_credentia
     rotate("first").await;
     let said = Arc::new((Mutex::new("first"), AtomicU32::new(0)));
     let saying = Arc::clone(&said);
-    let redis = Redis::cluster(urls(&nodes)).unwrap().credentials(move || {
-        saying.1.fetch_add(1, Ordering::SeqCst);
-        let credentials = RedisCredentials::new("cache", *saying.0.lock());
-        async move { Ok(credentials.valid_for(Duration::from_secs(1))) }
-    });
+    let redis =
+        Redis::cluster(urls(&nodes)).unwrap().namespace("stampede").credentials(move || {
+            saying.1.fetch_add(1, Ordering::SeqCst);
+            let credentials = RedisCredentials::new("cache", *saying.0.lock());
+            async move { Ok(credentials.valid_for(Duration::from_secs(1))) }
+        });
     let remote = redis.open("c").unwrap();
     fills(&*remote, &Key::from("k")).await;
 
@@ -280,8 +282,14 @@ async fn a_lock_on_a_cluster_has_a_record_and_tells_of_its_release() {
 
     let nodes = cluster().await;
     for name in ["orders:1", "{orders}:2", "3"] {
-        let redis = || Redis::cluster(urls(&nodes)).unwrap().op_timeout(Duration::from_secs(2));
-        let (here, there) = (RedisLock::new(&redis(), name), RedisLock::new(&redis(), name));
+        let redis = || {
+            Redis::cluster(urls(&nodes))
+                .unwrap()
+                .namespace("stampede")
+                .op_timeout(Duration::from_secs(2))
+        };
+        let (here, there) =
+            (RedisLock::new(&redis(), name).unwrap(), RedisLock::new(&redis(), name).unwrap());
         let guard = here.try_acquire().await.unwrap().unwrap();
         let before = guard.fencing_token();
         let waiter = tokio::spawn(async move { there.acquire(KEEP).await.unwrap().unwrap() });

@@ -179,9 +179,9 @@ async fn locks_use_the_provider_too() {
 
     let server = Server::start();
     server.tell(&["CONFIG", "SET", "requirepass", "secret"]).await;
-    let open = Redis::lazy(&server.url()).unwrap();
+    let open = Redis::lazy(&server.url()).unwrap().namespace("stampede");
     let redis = open.clone().credentials(|| async { Ok(RedisCredentials::default_user("secret")) });
-    assert!(RedisLock::new(&open, "a").try_acquire().await.is_err());
-    assert!(RedisLock::new(&redis, "a").try_acquire().await.unwrap().is_some());
-    assert!(LegacyLock::new(&redis, "b").try_acquire().await.unwrap().is_some());
+    assert!(RedisLock::new(&open, "a").unwrap().try_acquire().await.is_err());
+    assert!(RedisLock::new(&redis, "a").unwrap().try_acquire().await.unwrap().is_some());
+    assert!(LegacyLock::new(&redis, "b").unwrap().try_acquire().await.unwrap().is_some());
 }

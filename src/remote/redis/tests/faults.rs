@@ -149,13 +149,13 @@ async fn a_caller_that_goes_away_does_not_take_the_connection_along() {
 async fn a_wrong_password_is_denied_and_never_shown() {
     let server = Server::with(&["--requirepass", "right"]);
     let url = |password: &str| format!("redis://:{password}@127.0.0.1:{}", server.port);
-    let redis = Redis::lazy(&url("wrong-secret")).unwrap();
+    let redis = Redis::lazy(&url("wrong-secret")).unwrap().namespace("stampede");
     let error = redis.open("c").unwrap().probe(Shard::ONLY).await.unwrap_err();
     assert_eq!(error.kind(), RemoteErrorKind::Denied);
     assert!(!format!("{error:?} {redis:?}").contains("secret"));
-    let none = Redis::lazy(&server.url()).unwrap().open("c").unwrap();
+    let none = Redis::lazy(&server.url()).unwrap().namespace("stampede").open("c").unwrap();
     assert_eq!(kind(none.probe(Shard::ONLY).await), RemoteErrorKind::Denied);
-    works(&*Redis::lazy(&url("right")).unwrap().open("c").unwrap()).await;
+    works(&*Redis::lazy(&url("right")).unwrap().namespace("stampede").open("c").unwrap()).await;
 }
 
 #[tokio::test]
@@ -222,7 +222,8 @@ fn a_remote_outlives_the_runtime_that_it_first_ran_on() {
 
 #[test]
 fn a_call_outside_a_runtime_fails_and_does_not_panic() {
-    let remote = Redis::lazy("redis://127.0.0.1:1").unwrap().open("c").unwrap();
+    let remote =
+        Redis::lazy("redis://127.0.0.1:1").unwrap().namespace("stampede").open("c").unwrap();
     let call = futures_util::FutureExt::now_or_never(remote.probe(Shard::ONLY));
     assert_eq!(kind(call.unwrap()), RemoteErrorKind::Connection);
 }

@@ -24,7 +24,7 @@ async fn sentinels_lead_to_the_new_primary_after_a_failover() {
 
     // One of the sentinels does not answer.
     let urls = ["redis://127.0.0.1:1".to_owned(), sentinel.url()];
-    let redis = Redis::sentinel(&urls, "main").unwrap();
+    let redis = Redis::sentinel(&urls, "main").unwrap().namespace("stampede");
     redis.check().await.unwrap();
     let (remote, notices) = listening(&redis, "c").await;
     fills(&*remote, &Key::from("before")).await;
@@ -47,10 +47,14 @@ async fn a_primary_with_a_password_is_found_by_sentinels_without_one() {
     let primary = Server::with(&["--requirepass", "secret"]);
     let sentinel = Server::sentinel(primary.port, "sentinel auth-pass main secret\n");
     let url = format!("redis://:secret@127.0.0.1:{}/3", sentinel.port);
-    let redis = Redis::sentinel([url], "main").unwrap();
+    let redis = Redis::sentinel([url], "main").unwrap().namespace("stampede");
     fills(&*redis.open("c").unwrap(), &Key::from("k")).await;
     assert!(!format!("{redis:?}").contains("secret"));
-    let unknown = Redis::sentinel([sentinel.url()], "other").unwrap().open("c").unwrap();
+    let unknown = Redis::sentinel([sentinel.url()], "other")
+        .unwrap()
+        .namespace("stampede")
+        .open("c")
+        .unwrap();
     assert_eq!(kind(unknown.probe(Shard::ONLY).await), RemoteErrorKind::Connection);
 }
 

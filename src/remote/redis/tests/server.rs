@@ -69,7 +69,7 @@ impl Server {
     }
 
     pub(super) fn redis(&self) -> Redis {
-        Redis::lazy(&self.url()).unwrap()
+        Redis::lazy(&self.url()).unwrap().namespace("stampede")
     }
 
     /// Sends a command over a connection of its own.

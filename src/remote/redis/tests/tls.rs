@@ -48,17 +48,19 @@ async fn tls_needs_nothing_but_the_scheme_and_a_trusted_certificate() {
     let folder = new_folder();
     let (_server, url) = tls_server(&folder, "no");
     std::fs::remove_dir_all(folder).unwrap();
-    let distrusted = Redis::lazy(&url).unwrap();
+    let distrusted = Redis::lazy(&url).unwrap().namespace("stampede");
     assert_eq!(
         kind(distrusted.open("c").unwrap().probe(Shard::ONLY).await),
         RemoteErrorKind::Connection
     );
     assert!(format!("{distrusted:?}").contains("rediss://localhost"));
 
-    let redis = Redis::lazy(&url).unwrap().root_certificates(OWN.pem).unwrap();
+    let redis =
+        Redis::lazy(&url).unwrap().namespace("stampede").root_certificates(OWN.pem).unwrap();
     let (remote, _notices) = listening(&redis, "c").await;
     fills(&*remote, &Key::from("k")).await;
-    let error = Redis::lazy(&url).unwrap().root_certificates("no PEM").unwrap_err();
+    let error =
+        Redis::lazy(&url).unwrap().namespace("stampede").root_certificates("no PEM").unwrap_err();
     assert_eq!(error.fields(), ["root_certificates"]);
 }
 
@@ -71,7 +73,8 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
     let folder = new_folder();
     let (_server, url) = tls_server(&folder, "yes");
     std::fs::remove_dir_all(folder).unwrap();
-    let trusting = || Redis::lazy(&url).unwrap().root_certificates(OWN.pem).unwrap();
+    let trusting =
+        || Redis::lazy(&url).unwrap().namespace("stampede").root_certificates(OWN.pem).unwrap();
     let refused = trusting().open("c").unwrap().probe(Shard::ONLY).await;
     assert_eq!(kind(refused), RemoteErrorKind::Connection, "without one");
     let stranger = trusting().client_certificate(STRANGER.pem, STRANGER.key).unwrap();
@@ -85,7 +88,7 @@ async fn a_server_that_asks_for_a_certificate_gets_ours() {
 
 #[test]
 fn a_client_certificate_that_is_none_is_refused_without_being_quoted() {
-    let redis = || Redis::lazy("rediss://localhost").unwrap();
+    let redis = || Redis::lazy("rediss://localhost").unwrap().namespace("stampede");
     for (chain, key, problem) in [
         ("secret", OWN.key, "no certificate"),
         (OWN.pem, "secret", "no secret key"),
