@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use tower_stampede::remote::Codec;
 use tower_stampede::{Computed, Redis, Remotable, Stampede};
 
 mod redis_failure;
@@ -34,6 +35,11 @@ impl Remotable for Text {
 
     fn decode(bytes: Bytes) -> Option<Self> {
         String::from_utf8(bytes.into()).ok().map(Self)
+    }
+
+    /// The number that the programs in the other languages write.
+    fn codec() -> Codec<Self> {
+        Codec::new(Self::encode, Self::decode).fingerprint(0)
     }
 }
 

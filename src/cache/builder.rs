@@ -80,6 +80,8 @@ pub struct Builder<V> {
     on_eviction: Option<EvictionHook<V>>,
     clock: Option<Clock>,
     schema: u32,
+    #[cfg(feature = "remote")]
+    pub(crate) codec: Option<crate::remote::Codec<V>>,
     log_keys: bool,
     attach: Option<Attach<V>>,
     local_ttl: Option<Duration>,
@@ -98,6 +100,8 @@ pub(crate) struct Attaching<'a, V> {
     pub(crate) wait_timeout: Duration,
     pub(crate) compute_timeout: Duration,
     pub(crate) schema: u32,
+    #[cfg(feature = "remote")]
+    pub(crate) codec: Option<crate::remote::Codec<V>>,
     pub(crate) weights: Weights<V>,
     pub(crate) engine: &'a Arc<Engine<V>>,
 }
@@ -136,6 +140,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             on_eviction: None,
             clock: None,
             schema: 0,
+            #[cfg(feature = "remote")]
+            codec: None,
             log_keys: false,
             attach: None,
             local_ttl: None,
@@ -152,8 +158,9 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     /// Sets the number of the format in which values leave the process.
-    /// Values of another number are a miss: raise it when the fields of
-    /// `V` change. Defaults to 0; without a remote it has no effect.
+    /// Values of another number are a miss. A change of the fields of a serde type is
+    /// noticed without it; raise it when their meaning changes, or a format of your own
+    /// does. Defaults to 0; without a remote it has no effect.
     pub fn schema(mut self, schema: u32) -> Self {
         self.schema = schema;
         self
@@ -346,6 +353,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 wait_timeout: settings.wait_timeout(),
                 compute_timeout: settings.compute_timeout(),
                 schema: self.schema,
+                #[cfg(feature = "remote")]
+                codec: self.codec,
                 weights: inner.values.weights.clone(),
                 engine: &inner.engine,
             })

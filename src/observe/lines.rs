@@ -112,6 +112,10 @@ lines! {
         counts as a credential; if the field does not say which user asks, exempt it with \
         HttpLayer::not_a_credential; if each value of it may have responses of its own, name it \
         in HttpLayer::vary" [field];
+    TypeDiffers: Warn "the remote has values of another type, codec or schema under the name of this \
+        cache: they are a miss, and replaced; during a deploy they come from the older program, and \
+        this ends with it; otherwise two caches of different types have one name and namespace: \
+        rename one" [type_name];
     LayerNested: Warn "an HTTP layer is inside of another one of the same handle: it passes requests \
         on, and its settings do nothing but keep responses from being shared; give them to the outer \
         layer with HttpLayer::route_rules, and remove the inner one" [];

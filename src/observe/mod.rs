@@ -134,6 +134,7 @@ pub(crate) struct Observer {
     meters: Meters,
     log: Log,
     has_warned_of_credentials: AtomicBool,
+    has_warned_of_types: AtomicBool,
     has_warned_of_task_locals: AtomicBool,
 }
 
@@ -147,6 +148,7 @@ impl Observer {
             meters: Meters::new(name),
             log: Log::new(*log_keys),
             has_warned_of_credentials: AtomicBool::new(false),
+            has_warned_of_types: AtomicBool::new(false),
             has_warned_of_task_locals: AtomicBool::new(false),
         }
     }

@@ -337,6 +337,8 @@ occurrences! {
     RemoteBack { server: &'a str, away_for: Duration, is_last: bool },
     /// A value in the remote cannot be used.
     Damaged { how: &'static str },
+    /// That value was written as another type, by another codec or with another schema.
+    TypeDiffers { type_name: &'a str },
     /// A result stays in this process: it is too large or cannot be encoded.
     Unshareable { key: &'a Key },
     /// A cache was built that can neither weigh its values nor has a bound on their number.
@@ -541,6 +543,12 @@ impl Observer {
                 meters.store_error("read", how);
                 write(Line { how: Some(how), ..Line::of(LogMessage::Damaged) });
             }
+            Occurrence::TypeDiffers { type_name } => {
+                if self.has_warned_of_types.swap(true, Ordering::Relaxed) {
+                    return;
+                }
+                write(Line { type_name: Some(type_name), ..Line::of(LogMessage::TypeDiffers) });
+            }
             Occurrence::Unshareable { key } => {
                 self.emit(|| Event::Unshareable { key: key.clone() });
                 write(Line { key: Some(key), ..Line::of(LogMessage::Unshareable) });
@@ -622,6 +630,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
         Occurrence::RemoteAway { server: "r", failure: Some((RemoteOp::Get, "timeout")) },
         Occurrence::RemoteBack { server: "r", away_for: SECOND, is_last: true },
         Occurrence::Damaged { how: "short" },
+        Occurrence::TypeDiffers { type_name: "u8" },
         Occurrence::Unshareable { key },
         Occurrence::CredentialRefused { field: "x-user" },
         Occurrence::NoWriteSeen,

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::cache::builder::{Attaching, Builder};
 use crate::error::ConfigError;
-use crate::remote::coordinator::{Codec, EntryRemote, LeaseTimes};
-use crate::remote::{Remotable, Remote, RemoteSettings};
+use crate::remote::coordinator::{EntryRemote, LeaseTimes, ValueForm};
+use crate::remote::{Codec, Remotable, Remote, RemoteSettings};
 
 impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// Shares values and refresh locks with other processes through Redis: of
@@ -46,6 +46,28 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self.remote_from(settings, move |_| Ok(remote))
     }
 
+    /// Sets how values become bytes for other processes. Defaults to [`Remotable::codec`]: postcard
+    /// for serde types. Without a remote it has no effect.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// use tower_stampede::remote::Codec;
+    /// use tower_stampede::{Redis, Stampede};
+    ///
+    /// let cache: Stampede<String> = Stampede::builder("catalog")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .codec(Codec::json())
+    ///     .redis(Redis::lazy("redis://127.0.0.1/")?.namespace("shop"))
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn codec(mut self, codec: Codec<V>) -> Self {
+        self.codec = Some(codec);
+        self
+    }
+
     fn remote_from(
         self,
         settings: RemoteSettings,
@@ -63,13 +85,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                     lease: attaching.lease,
                     work: attaching.wait_timeout.saturating_add(attaching.compute_timeout),
                 };
-                let codec = Codec {
-                    encode: V::encode,
-                    decode: V::decode,
-                    weights: attaching.weights,
-                    schema: attaching.schema,
-                };
-                let shared = EntryRemote::new(remote, settings, codec, times, attaching.engine);
+                let codec = attaching.codec.unwrap_or_else(V::codec);
+                let number = codec.number(attaching.schema);
+                let form = ValueForm { codec, number, weights: attaching.weights };
+                let shared = EntryRemote::new(remote, settings, form, times, attaching.engine);
                 // A new engine has none.
                 let _ = attaching.engine.shared.set(shared);
                 Ok(())

@@ -1,6 +1,7 @@
 //! Makes a store of entries out of a remote of bytes: opens and closes envelopes,
 //! translates times, and applies invalidations.
 
+use std::any::type_name;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,6 +22,7 @@ use crate::lease::shared_store::{
 };
 use crate::lease::wakes::{Listener, Wakes};
 use crate::observe::{Observe, Occurrence, RemoteOp};
+use crate::remote::codec::Codec;
 use crate::remote::driver::Driver;
 use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
@@ -34,11 +36,11 @@ use crate::remote::{
 };
 
 /// How values become bytes and weigh.
-pub(crate) struct Codec<V> {
-    pub(crate) encode: fn(&V) -> Option<Bytes>,
-    pub(crate) decode: fn(Bytes) -> Option<V>,
+pub(crate) struct ValueForm<V> {
+    pub(crate) codec: Codec<V>,
+    /// What the codec and the schema make of it.
+    pub(crate) number: u32,
     pub(crate) weights: Weights<V>,
-    pub(crate) schema: u32,
 }
 
 /// The times the remote is asked with.
@@ -57,7 +59,7 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     /// For a remote that sends no wake-ups: it is never notified.
     unwoken: Wakes,
     pub(super) pending: PendingWrites,
-    codec: Codec<V>,
+    form: ValueForm<V>,
     times: LeaseTimes,
     /// The remote's time when this process last ended everything, for a remote without a log.
     everything: AtomicU64,
@@ -89,7 +91,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     pub(crate) fn new(
         remote: Arc<dyn Remote>,
         settings: RemoteSettings,
-        codec: Codec<V>,
+        form: ValueForm<V>,
         times: LeaseTimes,
         engine: &Arc<Engine<V>>,
     ) -> Arc<Self> {
@@ -102,7 +104,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             driver: Driver::new(),
             unwoken: Wakes::new(),
             pending: PendingWrites::default(),
-            codec,
+            form,
             times,
             everything: AtomicU64::new(0),
         })
@@ -128,7 +130,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     ) -> RemoteValue<V> {
         self.gate.has_seen(bytes.len());
         let max = self.gate.settings.max_value_bytes;
-        let opened = match envelope::open(bytes, key, self.codec.schema, max) {
+        let opened = match envelope::open(bytes, key, self.form.number, max) {
             Ok(opened) => opened,
             Err(damage) => return self.damaged(bytes, damage),
         };
@@ -246,6 +248,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     fn damaged(&self, bytes: &Bytes, damage: Damage) -> RemoteValue<V> {
+        if damage == Damage::Schema {
+            self.gate.observe(Occurrence::TypeDiffers { type_name: type_name::<V>() });
+        }
         self.gate.observe(Occurrence::Damaged { how: damage.as_str() });
         RemoteValue::Useless(envelope::version_of(bytes))
     }
@@ -276,7 +281,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         started: Tick,
         seq: u64,
     ) -> Option<Entry<V>> {
-        let value = (self.codec.decode)(envelope.payload)?;
+        let value = (self.form.codec.decode)(envelope.payload)?;
         let lifetimes = Lifetimes {
             ttl: envelope.fresh,
             stale_for: envelope.stale_for,
@@ -286,7 +291,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let window = Window::counted_from(born, born, lifetimes, envelope.took)
             .kept_longer(envelope.kept_longer);
         let entry = Entry::new(value, window, envelope.tags, seq).with_version(version);
-        Some(self.codec.weights.weigh(entry, key))
+        Some(self.form.weights.weigh(entry, key))
     }
 
     /// Closes an entry, and returns for how long it can be of use.
@@ -302,7 +307,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if !tags.is_empty() && is_unknown_tag {
             return None;
         }
-        let payload = (self.codec.encode)(&entry.value)?;
+        let payload = (self.form.codec.encode)(&entry.value)?;
         let window = entry.window();
         // Where the two clocks cannot be told apart, the value is older.
         let born = shard.clock.server_time(window.started)?;
@@ -322,7 +327,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         };
         let left = window.kept_until().since(self.engine.upgrade()?.clock.now());
         let left = left.min(self.gate.settings.remote_ttl).max(LEAST_TTL);
-        self.bounded(envelope::encode(&envelope, key, self.codec.schema, version)?)
+        self.bounded(envelope::encode(&envelope, key, self.form.number, version)?)
             .map(|bytes| (bytes, left))
     }
 
@@ -352,7 +357,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             tags: Vec::new(),
             payload,
         };
-        let bytes = envelope::encode(&envelope, key, self.codec.schema, grant.version)?;
+        let bytes = envelope::encode(&envelope, key, self.form.number, grant.version)?;
         Some((bytes, span.max(LEAST_TTL)))
     }
 

@@ -85,7 +85,7 @@ words! {
         /// Another format, an unknown flag, or lengths that contradict each other.
         Format = "format",
         Checksum = "checksum",
-        /// The value's type has changed since.
+        /// The value is of another type, codec or schema.
         Schema = "schema",
         /// Another key's value.
         Key = "key",

@@ -91,7 +91,7 @@ pub use crate::lease::grant::{
 };
 pub use crate::lease::wakes::{Listener, Wakes};
 pub use crate::observe::RemoteOp;
-pub use crate::remote::codec::Remotable;
+pub use crate::remote::codec::{Codec, Remotable};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub use crate::remote::double::{Double, DoubleProcess, Record};

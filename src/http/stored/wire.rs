@@ -19,7 +19,7 @@ use crate::http::stored::generation::Generation;
 use crate::http::stored::response::{
     CachedResponse, Facts, Index, MAX_LISTS, Slot, StoredResponse,
 };
-use crate::remote::Remotable;
+use crate::remote::{Codec, Remotable};
 
 /// The first byte says what follows; another form gets other numbers.
 const RESPONSE: u8 = 3;
@@ -49,6 +49,11 @@ impl Remotable for StoredResponse {
             _ => return None,
         };
         from.is_empty().then_some(read)
+    }
+
+    /// The form names itself in its first byte, and outlives the names of our types.
+    fn codec() -> Codec<Self> {
+        Codec::new(Self::encode, Self::decode).fingerprint(0)
     }
 }
 

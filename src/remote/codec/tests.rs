@@ -1,0 +1,176 @@
+use crate::remote::codec::*;
+use proptest::prelude::*;
+use serde::Deserialize;
+use std::collections::{BTreeMap, HashMap};
+use std::num::NonZeroU8;
+
+type Rich = (u64, String, Option<Vec<i32>>, BTreeMap<String, (bool, char)>);
+
+/// A value that serde cannot write.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Locked {
+    #[serde(serialize_with = "refuse")]
+    secret: u8,
+}
+
+fn refuse<S: serde::Serializer>(_: &u8, _: S) -> Result<S::Ok, S::Error> {
+    Err(serde::ser::Error::custom("not this one"))
+}
+
+#[test]
+fn a_value_that_cannot_be_written_is_none() {
+    let locked = Locked { secret: 1 };
+    assert_eq!(locked.encode(), None);
+    assert_eq!(locked.secret, 1);
+}
+
+#[test]
+fn bytes_left_over_are_no_value() {
+    assert_eq!(u8::decode(Bytes::from_static(&[7])), Some(7));
+    assert_eq!(u8::decode(Bytes::from_static(&[7, 0])), None);
+    assert_eq!(u8::decode(Bytes::new()), None);
+}
+
+#[test]
+fn a_length_that_lies_allocates_nothing() {
+    // 2^63 elements, and none of them there.
+    let mut bytes = vec![0xff; 8];
+    bytes.push(0x7f);
+    assert_eq!(Vec::<u64>::decode(bytes.clone().into()), None);
+    assert_eq!(String::decode(bytes.into()), None);
+}
+
+proptest! {
+    #[test]
+    fn what_is_written_is_read(
+        number: u64, text: String, list: Option<Vec<i32>>, map: BTreeMap<String, (bool, char)>,
+    ) {
+        let value: Rich = (number, text, list, map);
+        let bytes = value.encode().unwrap();
+        prop_assert_eq!(Rich::decode(bytes), Some(value));
+    }
+
+    #[test]
+    fn no_bytes_make_it_panic(bytes: Vec<u8>) {
+        let _ = Rich::decode(bytes.into());
+    }
+}
+
+/// The hash of what serde reports of a type.
+fn shape<V: DeserializeOwned>() -> blake3::Hash {
+    shape::trace::<V>(false).finalize()
+}
+
+/// Types that serde calls by the same name.
+macro_rules! types {
+    ($($kind:ident $name:ident $parts:tt)+) => {
+        $(types! { @ $kind $name $parts })+
+
+        fn shapes() -> Vec<(&'static str, blake3::Hash)> {
+            vec![$((stringify!($name), shape::<$name>())),+]
+        }
+    };
+    (@ $kind:ident $name:ident ($($field:ty),+)) => {
+        #[derive(Deserialize)]
+        #[serde(rename = "Shown")]
+        #[allow(dead_code, reason = "only its shape counts")]
+        $kind $name($($field),+);
+    };
+    (@ $kind:ident $name:ident $parts:tt) => {
+        #[derive(Deserialize)]
+        #[serde(rename = "Shown")]
+        #[allow(dead_code, reason = "only its shape counts")]
+        $kind $name $parts
+    };
+}
+
+types! {
+    struct Plain { first: String, last: String, age: u8 }
+    struct Moved { last: String, first: String, age: u8 }
+    struct Renamed { first: String, family: String, age: u8 }
+    struct Wide { first: String, last: String, age: u16 }
+    struct Sparse { first: String, last: String, age: Option<u8> }
+    struct Repeated { first: String, last: String, age: Vec<u8> }
+    struct Extended { first: String, last: String, age: u8, city: String }
+    struct Unnamed (String, String, u8)
+    struct OfYears { first: String, last: String, age: Years }
+    struct OfMonths { first: String, last: String, age: Months }
+    struct OfChars { all: BTreeMap<String, (u8, char)> }
+    struct OfBools { all: BTreeMap<String, (u8, bool)> }
+    enum OldNew { Old, New }
+    enum NewOld { New, Old }
+    enum NewWithValue { Old, New(u8) }
+    enum NewAt { Old, New { at: u8 } }
+    enum NewOn { Old, New { on: u8 } }
+    // The last variant of an enum in the last variant of another one.
+    enum NewLow { Old, New(Low) }
+    enum NewHigh { Old, New(High) }
+    struct Years { years: u8 }
+    struct Months { months: u8 }
+    enum Low { A, B(u8) }
+    enum High { A, B(u16) }
+}
+
+#[derive(Deserialize)]
+#[allow(dead_code, reason = "only its shape counts")]
+struct Plainly {
+    first: String,
+    last: String,
+    age: u8,
+}
+
+#[test]
+fn types_that_differ_in_a_name_an_order_or_a_kind_have_another_shape() {
+    let all = shapes();
+    for (at, (name, shape)) in all.iter().enumerate() {
+        for (other, its_shape) in &all[at + 1..] {
+            assert_ne!(shape, its_shape, "{name} and {other}");
+        }
+    }
+    assert_eq!(all, shapes(), "each time the same");
+    assert_ne!(shape::<Plain>(), shape::<Plainly>(), "the name of the type");
+    let number = |schema| Codec::<u8>::postcard().number(schema);
+    assert_ne!(number(0), Codec::<u16>::postcard().number(0));
+    assert_eq!(number(3), number(0) + 3);
+    assert!(number(0) >= 1 << 31);
+    assert_eq!(Codec::<u8>::postcard().fingerprint(4).number(3), 7);
+    #[cfg(feature = "codec-json")]
+    assert_ne!(number(0), Codec::<u8>::json().number(0));
+}
+
+#[derive(Deserialize)]
+#[allow(dead_code, reason = "only their shapes count")]
+enum Term {
+    Sum(Box<Term>, Box<Term>),
+    Named { name: String, of: Box<Term> },
+    Literal(f64),
+}
+
+#[derive(Deserialize)]
+#[allow(dead_code, reason = "only their shapes count")]
+struct Folder<Size> {
+    children: Vec<Folder<Size>>,
+    parent: Option<Box<Folder<Size>>>,
+    by_name: HashMap<String, Folder<Size>>,
+    size: Size,
+}
+
+/// No value of it exists.
+#[derive(Deserialize)]
+#[allow(dead_code, reason = "only its shape counts")]
+struct Endless(Box<Endless>);
+
+#[derive(Deserialize)]
+enum Never {}
+
+#[test]
+fn a_type_that_contains_itself_has_no_value_or_refuses_has_a_shape() {
+    assert_eq!(shape::<Term>(), shape::<Term>());
+    // What stands behind the recursion is seen, too.
+    assert_ne!(shape::<Folder<u8>>(), shape::<Folder<u16>>());
+    assert_eq!(shape::<Endless>(), shape::<Endless>());
+    assert_ne!(shape::<Never>(), shape::<Endless>());
+    assert_ne!(shape::<(NonZeroU8, u8)>(), shape::<(NonZeroU8, u16)>());
+    // Addresses refuse the text; what was asked for before it counts.
+    assert_ne!(shape::<(u8, std::path::PathBuf)>(), shape::<(u16, std::path::PathBuf)>());
+}
