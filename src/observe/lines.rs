@@ -116,6 +116,10 @@ lines! {
         cache: they are a miss, and replaced; during a deploy they come from the older program, and \
         this ends with it; otherwise two caches of different types have one name and namespace: \
         rename one" [type_name];
+    ValuesAltered: Warn "values of this type cannot be written, or are not read as they were written, \
+        so they stay in their process: look for the serde attributes skip_serializing_if, \
+        skip_serializing, skip, tag, flatten and untagged, and for serde_json::Value; \
+        Builder::codec(Codec::json()) takes most of them" [type_name];
     LayerNested: Warn "an HTTP layer is inside of another one of the same handle: it passes requests \
         on, and its settings do nothing but keep responses from being shared; give them to the outer \
         layer with HttpLayer::route_rules, and remove the inner one" [];

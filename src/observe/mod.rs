@@ -135,6 +135,7 @@ pub(crate) struct Observer {
     log: Log,
     has_warned_of_credentials: AtomicBool,
     has_warned_of_types: AtomicBool,
+    has_warned_of_values: AtomicBool,
     has_warned_of_task_locals: AtomicBool,
 }
 
@@ -149,6 +150,7 @@ impl Observer {
             log: Log::new(*log_keys),
             has_warned_of_credentials: AtomicBool::new(false),
             has_warned_of_types: AtomicBool::new(false),
+            has_warned_of_values: AtomicBool::new(false),
             has_warned_of_task_locals: AtomicBool::new(false),
         }
     }

@@ -339,6 +339,8 @@ occurrences! {
     Damaged { how: &'static str },
     /// That value was written as another type, by another codec or with another schema.
     TypeDiffers { type_name: &'a str },
+    /// Values of this type do not come back from the remote as they are.
+    ValuesAltered { type_name: &'a str },
     /// A result stays in this process: it is too large or cannot be encoded.
     Unshareable { key: &'a Key },
     /// A cache was built that can neither weigh its values nor has a bound on their number.
@@ -549,6 +551,12 @@ impl Observer {
                 }
                 write(Line { type_name: Some(type_name), ..Line::of(LogMessage::TypeDiffers) });
             }
+            Occurrence::ValuesAltered { type_name } => {
+                if self.has_warned_of_values.swap(true, Ordering::Relaxed) {
+                    return;
+                }
+                write(Line { type_name: Some(type_name), ..Line::of(LogMessage::ValuesAltered) });
+            }
             Occurrence::Unshareable { key } => {
                 self.emit(|| Event::Unshareable { key: key.clone() });
                 write(Line { key: Some(key), ..Line::of(LogMessage::Unshareable) });
@@ -631,6 +639,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
         Occurrence::RemoteBack { server: "r", away_for: SECOND, is_last: true },
         Occurrence::Damaged { how: "short" },
         Occurrence::TypeDiffers { type_name: "u8" },
+        Occurrence::ValuesAltered { type_name: "u8" },
         Occurrence::Unshareable { key },
         Occurrence::CredentialRefused { field: "x-user" },
         Occurrence::NoWriteSeen,

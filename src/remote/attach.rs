@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use crate::cache::builder::{Attaching, Builder};
 use crate::error::ConfigError;
-use crate::remote::coordinator::{EntryRemote, LeaseTimes, ValueForm};
+use crate::remote::codec::ValueForm;
+use crate::remote::coordinator::{EntryRemote, LeaseTimes};
 use crate::remote::{Codec, Remotable, Remote, RemoteSettings};
 
 impl<V: Clone + Send + Sync + 'static> Builder<V> {
@@ -86,8 +87,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                     work: attaching.wait_timeout.saturating_add(attaching.compute_timeout),
                 };
                 let codec = attaching.codec.unwrap_or_else(V::codec);
-                let number = codec.number(attaching.schema);
-                let form = ValueForm { codec, number, weights: attaching.weights };
+                let form = (ValueForm::new(codec, attaching.schema), attaching.weights);
                 let shared = EntryRemote::new(remote, settings, form, times, attaching.engine);
                 // A new engine has none.
                 let _ = attaching.engine.shared.set(shared);

@@ -1,13 +1,18 @@
 //! Values as bytes.
 
+mod digest;
 mod shape;
 
 use std::any::type_name;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+
+use crate::remote::codec::digest::digest;
+use crate::remote::codec::shape::Shape;
 
 /// A value that can leave the process.
 ///
@@ -19,10 +24,18 @@ use serde::de::DeserializeOwned;
 /// changes, raise [`Builder::schema`](crate::Builder::schema). Implement it by
 /// hand for a type without serde, or for a format of your own.
 ///
-/// Some types postcard cannot write (`#[serde(flatten)]`: they stay in their
-/// process) or not read back (`#[serde(untagged)]`, `skip_serializing_if`,
-/// `serde_json::Value`: a miss each time). Test that `decode(encode(value))`
-/// returns the value. A type that contains itself is read by recursion, as deep
+/// # What postcard cannot bring over
+///
+/// Types with `#[serde(flatten)]`, `tag`, `untagged`, `skip_serializing_if` or
+/// `skip_serializing`, and `serde_json::Value`. Such values stay in their process, and a line at
+/// WARN says so once for each cache. The cache finds out by itself: it writes and reads made-up
+/// values of the type when it is built, and the real ones at its first 16 fills and at one in
+/// 1,000 later, at every fill if the type refuses made-up values. [`Codec::json`] takes most of
+/// these types.
+///
+/// A field with `#[serde(skip)]` is left out on purpose: other processes get its default.
+///
+/// A type that contains itself is read by recursion, as deep
 /// as the bytes say: give it a format of your own if others may write to the
 /// remote.
 ///
@@ -135,17 +148,25 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remotable for T {
 /// ```
 #[must_use]
 pub struct Codec<V> {
-    pub(crate) encode: fn(&V) -> Option<Bytes>,
-    pub(crate) decode: fn(Bytes) -> Option<V>,
-    hash_type: fn() -> blake3::Hasher,
+    encode: fn(&V) -> Option<Bytes>,
+    decode: fn(Bytes) -> Option<V>,
+    /// Nothing is known of a form of your own.
+    serde: Option<Serde<V>>,
     fingerprint: Option<u32>,
+}
+
+/// What serde can say of a type.
+struct Serde<V> {
+    follow: fn() -> Shape,
+    digest: fn(&V) -> Option<u64>,
 }
 
 impl<V> Codec<V> {
     /// Takes a form of your own: see [`Remotable::encode`] and [`Remotable::decode`] for what the
-    /// two must do. Of the type only the path is in the fingerprint.
+    /// two must do. Of the type only the path is in the fingerprint. The cache does not check that
+    /// it reads what it has written.
     pub fn new(encode: fn(&V) -> Option<Bytes>, decode: fn(Bytes) -> Option<V>) -> Self {
-        Self { encode, decode, hash_type: blake3::Hasher::new, fingerprint: None }
+        Self { encode, decode, serde: None, fingerprint: None }
     }
 
     /// Sets the number that values carry, in place of the computed one. Numbers below 2³¹ are
@@ -155,18 +176,15 @@ impl<V> Codec<V> {
         self
     }
 
-    /// Returns what values carry in a cache with this `schema`.
-    pub(crate) fn number(&self, schema: u32) -> u32 {
-        self.fingerprint.unwrap_or_else(|| self.compute_fingerprint()).wrapping_add(schema)
-    }
-
-    /// The upper half of the numbers is for computed ones: a program from before them writes its
-    /// `schema`, which is a small number.
-    fn compute_fingerprint(&self) -> u32 {
-        let mut hash = (self.hash_type)();
-        hash.update(type_name::<V>().as_bytes());
-        let [a, b, c, d, ..] = *hash.finalize().as_bytes();
-        u32::from_be_bytes([a, b, c, d]) | 1 << 31
+    /// Returns whether what is read is what was written. Fields count by their names: bytes that
+    /// were read in the wrong places may be written as the same bytes again.
+    fn brings_back(&self, serde: &Serde<V>, value: &V, bytes: &Bytes) -> bool {
+        let is_same = || {
+            let read = (self.decode)(bytes.clone());
+            read.is_some_and(|read| (serde.digest)(&read) == (serde.digest)(value))
+        };
+        // A type may write how much time is left: once more, before all sharing ends.
+        is_same() || is_same()
     }
 }
 
@@ -202,11 +220,19 @@ impl<V: Serialize + DeserializeOwned> Codec<V> {
         Self {
             encode: F::write,
             decode: |bytes| F::read(&bytes),
-            hash_type: || {
-                let mut hash = shape::trace::<V>(F::IS_HUMAN_READABLE);
-                hash.update(F::NAME);
-                hash
-            },
+            serde: Some(Serde {
+                follow: || {
+                    let judge = |sample: &V| {
+                        let codec = Self::of::<F>();
+                        let bytes = F::write(sample)?;
+                        Some(codec.brings_back(codec.serde.as_ref()?, sample, &bytes))
+                    };
+                    let mut shape = shape::trace::<V>(F::IS_HUMAN_READABLE, judge);
+                    shape.hash.update(F::NAME);
+                    shape
+                },
+                digest: |value| digest(value, F::IS_HUMAN_READABLE),
+            }),
             fingerprint: None,
         }
     }
@@ -215,6 +241,74 @@ impl<V: Serialize + DeserializeOwned> Codec<V> {
 impl<V> fmt::Debug for Codec<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Codec").field("fingerprint", &self.fingerprint).finish_non_exhaustive()
+    }
+}
+
+/// After how many fills of a cache only one in [`RARELY`] is checked.
+const FIRST_FILLS: u64 = 16;
+const RARELY: u64 = 1000;
+
+/// A codec at work in one cache.
+pub(crate) struct ValueForm<V> {
+    codec: Codec<V>,
+    /// What values carry: the fingerprint, and the schema on top.
+    pub(crate) number: u32,
+    /// Made-up values of the type were read as they were written.
+    is_proven: bool,
+    /// A value was not. Those of other processes are then not to be trusted either.
+    is_lossy: AtomicBool,
+    fills: AtomicU64,
+}
+
+impl<V> ValueForm<V> {
+    pub(crate) fn new(codec: Codec<V>, schema: u32) -> Self {
+        let shape = codec.serde.as_ref().map(|serde| (serde.follow)());
+        let mut hash = blake3::Hasher::new();
+        let (mut is_proven, mut is_lossy) = (true, false);
+        if let Some(shape) = shape {
+            (is_proven, is_lossy) = (shape.is_complete, shape.has_bad_sample);
+            hash = shape.hash;
+        }
+        hash.update(type_name::<V>().as_bytes());
+        let [a, b, c, d, ..] = *hash.finalize().as_bytes();
+        // The upper half is for computed numbers: a program from before them writes its schema,
+        // which is a small number.
+        let computed = u32::from_be_bytes([a, b, c, d]) | 1 << 31;
+        let number = codec.fingerprint.unwrap_or(computed).wrapping_add(schema);
+        Self { codec, number, is_proven, is_lossy: is_lossy.into(), fills: AtomicU64::new(0) }
+    }
+
+    /// Returns whether values stay in their process because they would not come back as they are.
+    pub(crate) fn is_lossy(&self) -> bool {
+        self.is_lossy.load(Ordering::Relaxed)
+    }
+
+    /// Writes a value. Warns if serde cannot write it, or not so that it is read as it was.
+    pub(crate) fn write(&self, value: &V, warn: impl FnOnce()) -> Option<Bytes> {
+        if self.is_lossy() {
+            return None;
+        }
+        let bytes = (self.codec.encode)(value);
+        let Some(serde) = &self.codec.serde else { return bytes };
+        let is_good = bytes
+            .as_ref()
+            .map(|bytes| !self.is_check_due() || self.codec.brings_back(serde, value, bytes));
+        if is_good != Some(true) {
+            // A value that cannot be written is no reason to distrust others.
+            self.is_lossy.fetch_or(is_good.is_some(), Ordering::Relaxed);
+            warn();
+            return None;
+        }
+        bytes
+    }
+
+    fn is_check_due(&self) -> bool {
+        let fills = self.fills.fetch_add(1, Ordering::Relaxed);
+        !self.is_proven || fills < FIRST_FILLS || fills.is_multiple_of(RARELY)
+    }
+
+    pub(crate) fn read(&self, bytes: Bytes) -> Option<V> {
+        if self.is_lossy() { None } else { (self.codec.decode)(bytes) }
     }
 }
 

@@ -22,7 +22,7 @@ use crate::lease::shared_store::{
 };
 use crate::lease::wakes::{Listener, Wakes};
 use crate::observe::{Observe, Occurrence, RemoteOp};
-use crate::remote::codec::Codec;
+use crate::remote::codec::ValueForm;
 use crate::remote::driver::Driver;
 use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
@@ -34,14 +34,6 @@ use crate::remote::shard::ShardState;
 use crate::remote::{
     AcquireOutcome, Remote, RemoteErrorKind, RemotePush, RemoteSettings, ServerTime, Version,
 };
-
-/// How values become bytes and weigh.
-pub(crate) struct ValueForm<V> {
-    pub(crate) codec: Codec<V>,
-    /// What the codec and the schema make of it.
-    pub(crate) number: u32,
-    pub(crate) weights: Weights<V>,
-}
 
 /// The times the remote is asked with.
 #[derive(Clone, Copy, Debug)]
@@ -60,6 +52,7 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     unwoken: Wakes,
     pub(super) pending: PendingWrites,
     form: ValueForm<V>,
+    weights: Weights<V>,
     times: LeaseTimes,
     /// The remote's time when this process last ended everything, for a remote without a log.
     everything: AtomicU64,
@@ -91,12 +84,15 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     pub(crate) fn new(
         remote: Arc<dyn Remote>,
         settings: RemoteSettings,
-        form: ValueForm<V>,
+        (form, weights): (ValueForm<V>, Weights<V>),
         times: LeaseTimes,
         engine: &Arc<Engine<V>>,
     ) -> Arc<Self> {
         let observer: Arc<dyn Observe> = Arc::clone(&engine.observer);
         observer.happened(Occurrence::RemoteAttached);
+        if form.is_lossy() {
+            observer.happened(Occurrence::ValuesAltered { type_name: type_name::<V>() });
+        }
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             engine: Arc::downgrade(engine),
@@ -105,6 +101,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             unwoken: Wakes::new(),
             pending: PendingWrites::default(),
             form,
+            weights,
             times,
             everything: AtomicU64::new(0),
         })
@@ -281,7 +278,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         started: Tick,
         seq: u64,
     ) -> Option<Entry<V>> {
-        let value = (self.form.codec.decode)(envelope.payload)?;
+        let value = self.form.read(envelope.payload)?;
         let lifetimes = Lifetimes {
             ttl: envelope.fresh,
             stale_for: envelope.stale_for,
@@ -291,7 +288,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let window = Window::counted_from(born, born, lifetimes, envelope.took)
             .kept_longer(envelope.kept_longer);
         let entry = Entry::new(value, window, envelope.tags, seq).with_version(version);
-        Some(self.form.weights.weigh(entry, key))
+        Some(self.weights.weigh(entry, key))
     }
 
     /// Closes an entry, and returns for how long it can be of use.
@@ -307,7 +304,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if !tags.is_empty() && is_unknown_tag {
             return None;
         }
-        let payload = (self.form.codec.encode)(&entry.value)?;
+        let altered = Occurrence::ValuesAltered { type_name: type_name::<V>() };
+        let payload = self.form.write(&entry.value, || self.gate.observe(altered))?;
         let window = entry.window();
         // Where the two clocks cannot be told apart, the value is older.
         let born = shard.clock.server_time(window.started)?;

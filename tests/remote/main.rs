@@ -23,6 +23,7 @@ mod log_lines;
 mod outage;
 mod pending_writes;
 mod recovery;
+mod round_trips;
 mod shards;
 mod stale;
 mod stale_marks;

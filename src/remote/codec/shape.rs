@@ -2,7 +2,8 @@
 //!
 //! The type's `Deserialize` is called with made-up data. Each request that it makes of the
 //! deserializer is hashed. One pass sees one variant of each enum, so a new enum adds a pass for
-//! each of its other variants.
+//! each of its other variants. Each pass is made twice: with one element, `Some` and 1 everywhere,
+//! and with nothing, `None` and 0. The two values are samples of the type.
 //!
 //! A type may refuse made-up data, contain itself, or be very large. Then a pass ends early, and
 //! the hash is that of what was seen so far.
@@ -27,8 +28,20 @@ const MAX_REPEATS: usize = 2;
 /// A time, because types of times refuse other texts.
 const TEXT: &str = "1970-01-01T00:00:00Z";
 
-/// Follows `V`, and returns the hash of what it has asked for.
-pub(super) fn trace<V: DeserializeOwned>(is_human_readable: bool) -> blake3::Hasher {
+/// What was found out about a type.
+pub(super) struct Shape {
+    pub(super) hash: blake3::Hasher,
+    /// No pass ended early, and all samples were accepted.
+    pub(super) is_complete: bool,
+    /// A sample was rejected.
+    pub(super) has_bad_sample: bool,
+}
+
+/// Follows `V`, and has each sample judged: `None` if it does not say anything.
+pub(super) fn trace<V: DeserializeOwned>(
+    is_human_readable: bool,
+    judge: impl Fn(&V) -> Option<bool>,
+) -> Shape {
     let mut trace = Trace {
         hash: blake3::Hasher::new(),
         requests: 0,
@@ -39,12 +52,20 @@ pub(super) fn trace<V: DeserializeOwned>(is_human_readable: bool) -> blake3::Has
         is_empty: false,
         is_human_readable,
     };
+    let mut verdicts = Vec::new();
     while let Some(route) = trace.routes.pop() {
         trace.route = route;
-        // Where it ends early, the hash is that of what was seen so far.
-        let _ = V::deserialize(&mut trace);
+        for is_empty in [false, true] {
+            trace.is_empty = is_empty;
+            let sample = V::deserialize(&mut trace).ok();
+            verdicts.push(sample.and_then(|sample| judge(&sample)));
+        }
     }
-    trace.hash
+    Shape {
+        hash: trace.hash,
+        is_complete: verdicts.iter().all(|verdict| *verdict == Some(true)),
+        has_bad_sample: verdicts.contains(&Some(false)),
+    }
 }
 
 /// The name of a struct or an enum, and those of its fields or variants. Empty for other parts.

@@ -1,6 +1,6 @@
 use crate::remote::codec::*;
 use proptest::prelude::*;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::num::NonZeroU8;
 
@@ -58,7 +58,7 @@ proptest! {
 
 /// The hash of what serde reports of a type.
 fn shape<V: DeserializeOwned>() -> blake3::Hash {
-    shape::trace::<V>(false).finalize()
+    shape::trace::<V>(false, |_| None).hash.finalize()
 }
 
 /// Types that serde calls by the same name.
@@ -119,6 +119,10 @@ struct Plainly {
     age: u8,
 }
 
+fn number_of<V>(codec: Codec<V>, schema: u32) -> u32 {
+    ValueForm::new(codec, schema).number
+}
+
 #[test]
 fn types_that_differ_in_a_name_an_order_or_a_kind_have_another_shape() {
     let all = shapes();
@@ -129,13 +133,13 @@ fn types_that_differ_in_a_name_an_order_or_a_kind_have_another_shape() {
     }
     assert_eq!(all, shapes(), "each time the same");
     assert_ne!(shape::<Plain>(), shape::<Plainly>(), "the name of the type");
-    let number = |schema| Codec::<u8>::postcard().number(schema);
-    assert_ne!(number(0), Codec::<u16>::postcard().number(0));
+    let number = |schema| number_of(Codec::<u8>::postcard(), schema);
+    assert_ne!(number(0), number_of(Codec::<u16>::postcard(), 0));
     assert_eq!(number(3), number(0) + 3);
     assert!(number(0) >= 1 << 31);
-    assert_eq!(Codec::<u8>::postcard().fingerprint(4).number(3), 7);
+    assert_eq!(number_of(Codec::<u8>::postcard().fingerprint(4), 3), 7);
     #[cfg(feature = "codec-json")]
-    assert_ne!(number(0), Codec::<u8>::json().number(0));
+    assert_ne!(number(0), number_of(Codec::<u8>::json(), 0));
 }
 
 #[derive(Deserialize)]
@@ -173,4 +177,65 @@ fn a_type_that_contains_itself_has_no_value_or_refuses_has_a_shape() {
     assert_ne!(shape::<(NonZeroU8, u8)>(), shape::<(NonZeroU8, u16)>());
     // Addresses refuse the text; what was asked for before it counts.
     assert_ne!(shape::<(u8, std::path::PathBuf)>(), shape::<(u16, std::path::PathBuf)>());
+}
+
+/// What its samples say of a type: whether they were all taken, and whether one was read as
+/// another value.
+fn samples<V: Remotable>() -> (bool, bool) {
+    let form = ValueForm::new(V::codec(), 0);
+    (form.is_proven, form.is_lossy())
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct Page {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    next: Option<u64>,
+    offset: u64,
+    ids: Vec<u64>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[allow(dead_code, reason = "only its samples count")]
+struct Account {
+    id: u64,
+    #[serde(skip_serializing, default)]
+    password: String,
+    roles: Vec<String>,
+}
+
+#[test]
+fn samples_show_which_types_postcard_brings_over() {
+    assert_eq!(samples::<Rich>(), (true, false));
+    assert_eq!(samples::<(HashMap<u8, f64>, Result<char, ()>, [u8; 4])>(), (true, false));
+    assert_eq!(samples::<std::time::Duration>(), (true, false));
+    assert_eq!(samples::<Page>(), (false, true));
+    assert_eq!(samples::<Account>(), (false, true));
+    // Refuses 0, and says nothing of other values.
+    assert_eq!(samples::<(NonZeroU8, u8)>(), (false, false));
+    assert_eq!(samples::<Locked>(), (false, false));
+}
+
+/// The bytes are the same again, and the value is not.
+#[test]
+fn a_value_that_was_read_in_the_wrong_places_differs_though_its_bytes_are_the_same() {
+    let page = Page { next: None, offset: 1, ids: vec![5, 0] };
+    let bytes = page.encode().unwrap();
+    let read = Page::decode(bytes.clone()).unwrap();
+    assert_eq!(read, Page { next: Some(2), offset: 5, ids: vec![] });
+    assert_eq!(read.encode().unwrap(), bytes);
+    assert_ne!(digest(&read, false), digest(&page, false));
+}
+
+#[test]
+fn the_order_of_a_map_is_no_difference_and_each_entry_is_one() {
+    let map = |last: u64| {
+        let maps = (0..8).map(|n| (0..20).map(|key| (key, n + key)).collect());
+        let mut maps: Vec<HashMap<u64, u64>> = maps.collect();
+        maps[7].insert(19, last);
+        maps
+    };
+    for _ in 0..100 {
+        assert_eq!(digest(&map(0), false), digest(&map(0), false));
+        assert_ne!(digest(&map(0), false), digest(&map(1), false));
+    }
 }
