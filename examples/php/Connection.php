@@ -9,6 +9,22 @@ class RedisFailure extends Exception
 /** The server refuses a command; the first word says why. */
 final class RedisRefusal extends RedisFailure
 {
+    private const REMEDIES = [
+        'NOAUTH' => 'this client sends no password, and its `Connection` has to send AUTH',
+        'NOPERM' => 'the user needs the rights on the page "Operating Redis"',
+        'MOVED' => 'this is a node of a cluster: this client needs one server',
+    ];
+
+    public function __construct(string $said)
+    {
+        $remedy = self::REMEDIES[strtok($said, ' ')] ?? null;
+        parent::__construct($said . ($remedy === null ? '' : "; $remedy"));
+    }
+}
+
+/** The connection has ended, or leads to a replica: a new one may lead to the primary. */
+final class ConnectionLost extends RedisFailure
+{
 }
 
 /** One connection to Redis, without an extension. */
@@ -42,10 +58,13 @@ final class Connection
             $bytes .= '$' . strlen((string) $part) . "\r\n$part\r\n";
         }
         for ($rest = $bytes; $rest !== ''; $rest = substr($rest, $sent)) {
-            $sent = @fwrite($this->socket, $rest) ?: throw new RedisFailure('the connection is lost');
+            $sent = @fwrite($this->socket, $rest) ?: throw $this->failure();
         }
         $reply = $this->reply();
         $this->isBusy = false;
+        if ($reply instanceof RedisRefusal && str_contains($reply->getMessage(), 'READONLY')) {
+            throw new ConnectionLost("the address must lead to the primary: {$reply->getMessage()}");
+        }
         return is_object($reply) ? throw $reply : $reply;
     }
 
@@ -62,8 +81,8 @@ final class Connection
     private function reply(): mixed
     {
         $line = fgets($this->socket);
-        if ($line === false) {
-            throw new RedisFailure('the server does not answer');
+        if ($line === false || !str_ends_with($line, "\r\n")) {
+            throw $this->failure();
         }
         $rest = substr($line, 1, -2);
         return match ($line[0]) {
@@ -80,8 +99,17 @@ final class Connection
         $bytes = '';
         while (strlen($bytes) < $length + 2) {
             $more = fread($this->socket, $length + 2 - strlen($bytes));
-            $bytes .= $more ?: throw new RedisFailure('the server does not answer');
+            // Not `?:`: the string "0" counts as false.
+            $bytes .= $more === false || $more === '' ? throw $this->failure() : $more;
         }
         return substr($bytes, 0, -2);
+    }
+
+    /** A server that is slow has the command, and must not get it again; one that hung up may have. */
+    private function failure(): RedisFailure
+    {
+        return stream_get_meta_data($this->socket)['timed_out']
+            ? new RedisFailure('the server does not answer')
+            : new ConnectionLost('the server has closed the connection');
     }
 }

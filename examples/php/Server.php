@@ -22,15 +22,28 @@ final class Server
         $this->process = random_bytes(8);
     }
 
-    public function redis(): Connection
+    /**
+     * Sends a command; a second time, over a new connection, if the first one was closed. Servers and
+     * proxies close idle connections, and a worker has one for hours. Whether the closed one still
+     * ran the command is not known. Running twice is safe for each of them; the reasons are on the
+     * page "The protocol for other languages", section "A closed connection".
+     */
+    public function call(array $command): mixed
     {
-        return $this->redis ??= new Connection($this->address);
-    }
-
-    /** The next command opens a new connection. */
-    public function disconnect(): void
-    {
-        $this->redis = null;
+        for ($isSecond = false; ; $isSecond = true) {
+            try {
+                $this->redis ??= new Connection($this->address);
+                return $this->redis->call($command);
+            } catch (RedisRefusal $refusal) {
+                throw $refusal;
+            } catch (RedisFailure $failure) {
+                // A late reply would be taken for that of the next command.
+                $this->redis = null;
+                if ($isSecond || !$failure instanceof ConnectionLost) {
+                    throw $failure;
+                }
+            }
+        }
     }
 
     public function isBusy(): bool
@@ -52,7 +65,7 @@ final class Server
     /** Reads a value, and judges it by the invalidation log and the server's clock. */
     public function read(string $key): array
     {
-        $bytes = $this->redis()->call(['GET', $this->names($key)[0]]) ?? '';
+        $bytes = $this->call(['GET', $this->names($key)[0]]) ?? '';
         $dead = ['state' => 'dead', 'version' => substr($bytes, 4, 16)];
         $found = Wire::decode($key, $bytes);
         if (($found['stamp'] ?? null) === null) {
@@ -67,7 +80,7 @@ final class Server
         if ($log === null || $log[0] !== $epoch || $log[1] < $position) {
             return $dead;
         }
-        [$seconds, $micros] = $this->redis()->call(['TIME']);
+        [$seconds, $micros] = $this->call(['TIME']);
         $age = $seconds * 1000 + intdiv((int) $micros, 1000) - $found['born'];
         if (max($log[2], $log[3], ...$log[5]) > $position || $age >= $found['stale']) {
             return $dead;
@@ -113,12 +126,12 @@ final class Server
         $source = file_get_contents("$this->scripts/$script.lua");
         $rest = [count($names), ...$names, ...$arguments];
         try {
-            return $this->redis()->call(['EVALSHA', sha1($source), ...$rest]);
+            return $this->call(['EVALSHA', sha1($source), ...$rest]);
         } catch (RedisRefusal $failure) {
             if (!str_starts_with($failure->getMessage(), 'NOSCRIPT')) {
                 throw $failure;
             }
         }
-        return $this->redis()->call(['EVAL', $source, ...$rest]);
+        return $this->call(['EVAL', $source, ...$rest]);
     }
 }

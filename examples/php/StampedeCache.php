@@ -48,34 +48,55 @@ final class StampedeCache
                     break;
                 } elseif ($grant[0] === 'B') {
                     throw new DomainException("the last computation failed; held for $grant[2] ms");
-                } elseif ($grant[0] === 'L' && $inbox !== '') {
-                    // However many messages are lost, the end of the lease is looked at.
-                    $this->messages->wait(min($grant[2] + 1, 1000));
                 } elseif ($grant[0] === 'L') {
-                    // The subscription stands before the next acquire registers it.
-                    $this->messages ??= $this->server->subscribed();
-                    $inbox = $this->server->inbox();
+                    $inbox = $this->wait($inbox, $grant[2] + 1);
                 }
             }
         } catch (RedisFailure $failure) {
             $this->report($failure);
-            $this->server->disconnect();
-            $this->messages = $grant = null;
+            $grant = null;
         }
         // Without Redis, and where values may not be shared, the caller computes for itself.
         return $grant === null ? $compute() : $lead($grant);
     }
 
-    /** Removes a value, and revokes the right of a computation that runs. */
+    /**
+     * Removes a value, and revokes the right of a computation that runs. A `RedisFailure` says that
+     * no process may have been told. A request that ends cannot tell them later, so this client keeps
+     * no list: call it again until it returns, from an outbox for instance. Until then the old
+     * value is served, at most to the end of its lifetime.
+     */
     public function invalidate(string $key): void
     {
         $this->server->invalidate($key);
     }
 
-    /** Ends every value that carries the tag. */
+    /** Ends every value that carries the tag. A `RedisFailure` means what it means above. */
     public function invalidateTag(string $tag): void
     {
         $this->server->announce("t$tag");
+    }
+
+    /** Waits for the holder of a lease, and returns the inbox that the next acquire registers. */
+    private function wait(string $inbox, int $left): string
+    {
+        try {
+            if ($this->messages === null) {
+                // The subscription stands before the next acquire registers it.
+                $this->messages = $this->server->subscribed();
+            } elseif ($inbox !== '') {
+                // However many messages are lost, the end of the lease is looked at.
+                $this->messages->wait(min($left, 1000));
+            }
+            return $this->server->inbox();
+        } catch (RedisFailure $failure) {
+            if (!$failure instanceof ConnectionLost) {
+                $this->report($failure, 'a waiting process looks every 50 ms');
+            }
+            $this->messages = null;
+            usleep(1000 * min($left, 50));
+            return '';
+        }
     }
 
     private function refresh(string $key, string $seen, callable $lead): void
@@ -136,13 +157,12 @@ final class StampedeCache
             return $call();
         } catch (RedisFailure $failure) {
             $this->report($failure);
-            $this->server->disconnect();
             return null;
         }
     }
 
     /** Logs each kind of failure once. No request fails, so no error says it. */
-    private function report(RedisFailure $failure): void
+    private function report(RedisFailure $failure, string $so = 'values are computed without it'): void
     {
         [$message, $isRefusal] = [$failure->getMessage(), $failure instanceof RedisRefusal];
         $kind = $isRefusal ? strtok($message, ' ') : 'connection';
@@ -151,8 +171,6 @@ final class StampedeCache
         }
         $this->reported[$kind] = true;
         $what = $isRefusal ? 'refuses a command' : 'cannot be reached';
-        // `Connection` is where a password belongs.
-        $hint = $kind === 'NOAUTH' ? '; this client sends no password, and has to send AUTH' : '';
-        error_log("Redis at {$this->server->address} $what: $message$hint; values are computed without it");
+        error_log("Redis at {$this->server->address} $what: $message; $so");
     }
 }

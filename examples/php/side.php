@@ -48,7 +48,8 @@ while (($line = fgets(STDIN)) !== false) {
         try {
             $command === 'tag' ? $cache->invalidateTag($name) : $cache->invalidate($name);
         } catch (RedisFailure $failure) {
-            fwrite(STDERR, "side.php: $command $name: $address: {$failure->getMessage()}\n");
+            $remedy = 'no process may have been told: repeat it until it succeeds';
+            fwrite(STDERR, "side.php: $command $name: $address: {$failure->getMessage()}; $remedy\n");
             exit(1);
         }
         echo "done\n";

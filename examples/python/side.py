@@ -58,5 +58,6 @@ for line in sys.stdin:
         try:
             (cache.invalidate_tag if command == "tag" else cache.invalidate)(name)
         except RedisFailure as failure:
-            sys.exit(f"side.py: {command} {name}: {address}: {failure}")
+            remedy = "no process may have been told: repeat it until it succeeds"
+            sys.exit(f"side.py: {command} {name}: {address}: {failure}; {remedy}")
         print("done", flush=True)

@@ -62,13 +62,18 @@ class StampedeCache:
         return compute()
 
     def invalidate(self, key):
-        """Removes a value, and revokes the right of a computation that runs."""
+        """Removes a value, and revokes the right of a computation that runs.
+
+        A `RedisFailure` says that no process may have been told. A process that ends cannot tell
+        them later, so this client keeps no list: call it again until it returns, from an outbox
+        for instance. Until then the old value is served, at most to the end of its lifetime.
+        """
         key = key.encode()
         self.server.script("invalidate", self.names(key), b"", b"1I" + self.process + key)
         self.announce(b"k" + key)
 
     def invalidate_tag(self, tag):
-        """Ends every value that carries the tag."""
+        """Ends every value that carries the tag. A `RedisFailure` means what it means above."""
         self.announce(b"t" + tag.encode())
 
     def find_or_lead(self, key, names):
@@ -84,15 +89,23 @@ class StampedeCache:
                 return None, grant
             if grant[0] == b"B":
                 raise Held(f"held for {grant[2]} ms")
-            if grant[0] == b"L" and registered:
-                # However many messages are lost, the end of the lease is looked at.
-                with self.messages:
-                    seconds = min(grant[2] + 1, 1000) / 1000
-                    self.messages.wait_for(lambda: self.heard != heard, seconds)
-            elif grant[0] == b"L":
-                # The subscription stands before the next acquire registers it.
-                self.listen()
-                registered = self.inbox
+            if grant[0] == b"L":
+                registered = self.wait(registered, heard, grant[2] + 1)
+
+    def wait(self, registered, heard, left):
+        """Waits for the holder of a lease, and returns the inbox that the next acquire registers."""
+        try:
+            # The subscription stands before the next acquire registers it.
+            is_new = self.listen()
+        except RedisFailure as failure:
+            self.report(failure, "a waiting process looks every 50 ms")
+            time.sleep(min(left, 50) / 1000)
+            return b""
+        if registered and not is_new:
+            # However many messages are lost, the end of the lease is looked at.
+            with self.messages:
+                self.messages.wait_for(lambda: self.heard != heard, min(left, 1000) / 1000)
+        return self.inbox
 
     def refresh(self, key, names, ttl, compute, tags, seen):
         with self.redis_may_fail():
@@ -184,15 +197,17 @@ class StampedeCache:
                     del self.flights[key]
 
     def listen(self):
+        """Subscribes to the inbox; returns false if that was done before."""
         with self.lock:
-            if self.listener and self.listener.is_alive():
-                return
+            if self.listener:
+                return False
             connection = Connection(self.address)
-            refusal = connection.call(b"SUBSCRIBE", self.inbox)
+            reply = connection.call(b"SUBSCRIBE", self.inbox)
+            if isinstance(reply, RedisRefusal):
+                raise reply
             self.listener = threading.Thread(target=self.hear, args=(connection,), daemon=True)
             self.listener.start()
-        if isinstance(refusal, RedisRefusal):
-            self.report(refusal)
+            return True
 
     @contextlib.contextmanager
     def redis_may_fail(self):
@@ -202,7 +217,7 @@ class StampedeCache:
         except RedisFailure as failure:
             self.report(failure)
 
-    def report(self, failure):
+    def report(self, failure, so="values are computed without it"):
         """Logs each kind of failure once. No request fails, so no error says it."""
         is_refusal = isinstance(failure, RedisRefusal)
         kind = str(failure).split(" ")[0] if is_refusal else "connection"
@@ -211,14 +226,21 @@ class StampedeCache:
                 return
             self.reported.add(kind)
         what = "refuses a command" if is_refusal else "cannot be reached"
-        # `Connection` is where a password belongs.
-        hint = "; this client sends no password, and has to send AUTH" if kind == "NOAUTH" else ""
-        LOG.warning("Redis at %s %s: %s%s; values are computed without it", self.address, what, failure, hint)
+        LOG.warning("Redis at %s %s: %s; %s", self.address, what, failure, so)
 
     def hear(self, connection):
-        with self.redis_may_fail():
+        try:
             while True:
                 connection.wait()
-                with self.messages:
-                    self.heard += 1
-                    self.messages.notify_all()
+                self.wake()
+        except RedisFailure:
+            # Whoever waits next subscribes again; not at once, where each subscription is cut.
+            time.sleep(0.05)
+        with self.lock:
+            self.listener = None
+        self.wake()
+
+    def wake(self):
+        with self.messages:
+            self.heard += 1
+            self.messages.notify_all()
