@@ -10,6 +10,7 @@
 //! Commands, one a line: `get KEY` asks with all callers at once and prints one line of JSON,
 //! `invalidate KEY` and `tag TAG` invalidate. The line `computing` says that a computation began.
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::BufRead;
 use std::process::ExitCode;
@@ -19,41 +20,77 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tower_stampede::remote::Codec;
 use tower_stampede::{Computed, Redis, Remotable, Stampede};
 
 mod redis_failure;
 
-/// A value whose bytes every language reads: UTF-8 text, and nothing around it.
+/// A value as JSON, which every language reads.
 #[derive(Clone)]
-struct Text(String);
+struct Json<T>(T);
 
-impl Remotable for Text {
+impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remotable for Json<T> {
     fn encode(&self) -> Option<Bytes> {
-        Some(Bytes::from(self.0.clone()))
+        serde_json::to_vec(&self.0).ok().map(Bytes::from)
     }
 
     fn decode(bytes: Bytes) -> Option<Self> {
-        String::from_utf8(bytes.into()).ok().map(Self)
+        serde_json::from_slice(&bytes).ok().map(Self)
     }
 
     /// The number that the programs in the other languages write.
     fn codec() -> Codec<Self> {
-        Codec::new(Self::encode, Self::decode).fingerprint(0)
+        Codec::new(Self::encode, Self::decode).fingerprint(SCHEMA)
     }
 }
+
+/// What all sides compute: who did it, and a sample of what JSON can hold.
+#[derive(Clone, Serialize, Deserialize)]
+struct Report {
+    by: String,
+    process: u32,
+    number: u32,
+    title: String,
+    large: i64,
+    ratio: f64,
+    note: Option<String>,
+    parts: Vec<Part>,
+    limits: BTreeMap<String, u32>,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+struct Part {
+    name: String,
+    count: i32,
+}
+
+/// The schema of `Report`. All sides name it.
+const SCHEMA: u32 = 1;
 
 /// A computation that counts itself.
 #[derive(Clone, Default)]
 struct Computation(Arc<AtomicU32>);
 
 impl Computation {
-    async fn run(self, take: Duration) -> Result<Computed<Text>, std::io::Error> {
+    async fn run(self, take: Duration) -> Result<Computed<Json<Report>>, std::io::Error> {
         let number = self.0.fetch_add(1, Ordering::SeqCst) + 1;
         println!("computing");
         tokio::time::sleep(take).await;
-        let text = Text(format!("rust {} {number}", std::process::id()));
-        Ok(Computed::new(text).tag("reports"))
+        let report = Report {
+            by: "rust".into(),
+            process: std::process::id(),
+            number,
+            title: "Zo\u{eb} / \"\u{2615}\"\n".into(),
+            large: 9_007_199_254_740_993,
+            ratio: 0.1,
+            note: None,
+            parts: vec![Part { name: "first".into(), count: -1 }],
+            limits: BTreeMap::new(),
+        };
+        Ok(Computed::new(Json(report)).tag("reports"))
     }
 }
 
@@ -90,7 +127,8 @@ async fn run(
         .await
         .map_err(|error| format!("{address}: {}", redis_failure::describe(&error)))?
         .namespace("languages");
-    let cache = Stampede::<Text>::builder("demo")
+    let cache = Stampede::<Json<Report>>::builder("demo")
+        .schema(SCHEMA)
         .ttl(Duration::from_secs(60))
         .stale_for(Duration::from_secs(60))
         .lease(lease)
@@ -111,17 +149,17 @@ async fn run(
                         cache.get_or_compute_with(key, move || computation.run(take)).await
                     })
                 };
-                let mut texts = Vec::new();
+                let (mut answered, mut values) = (0, BTreeMap::new());
                 for caller in (0..callers).map(ask).collect::<Vec<_>>() {
-                    texts.push(caller.await??.0);
+                    let value = serde_json::to_value(caller.await??.0)?;
+                    values.insert(value.to_string(), value);
+                    answered += 1;
                 }
-                let answered = texts.len();
-                texts.sort_unstable();
-                texts.dedup();
                 let computations = computation.0.load(Ordering::SeqCst) - before;
+                let values: Vec<_> = values.into_values().collect();
                 println!(
-                    "{{\"answered\": {answered}, \"computations\": {computations}, \
-                     \"values\": {texts:?}}}"
+                    "{}",
+                    json!({"answered": answered, "computations": computations, "values": values})
                 );
             }
             Some(("invalidate", key)) => {

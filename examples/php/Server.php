@@ -11,11 +11,15 @@ final class Server
     private readonly string $prefix;
     private readonly string $process;
 
-    /** $scripts is the crate's folder `src/remote/redis/scripts`, or a copy of it. */
+    /**
+     * $schema is that of the Rust cache. $scripts is the crate's folder `src/remote/redis/scripts`,
+     * or a copy of it.
+     */
     public function __construct(
         public readonly string $address,
         string $namespace,
         private readonly string $name,
+        public readonly int $schema = 0,
         private readonly string $scripts = __DIR__ . '/../../src/remote/redis/scripts',
     ) {
         $this->prefix = "$namespace:" . Wire::VERSION . ":$name";
@@ -67,8 +71,13 @@ final class Server
     {
         $bytes = $this->call(['GET', $this->names($key)[0]]) ?? '';
         $dead = ['state' => 'dead', 'version' => substr($bytes, 4, 16)];
-        $found = Wire::decode($key, $bytes);
+        $found = Wire::decode($key, $bytes, $this->schema);
         if (($found['stamp'] ?? null) === null) {
+            return $dead;
+        }
+        try {
+            $found['value'] = $found['isMarker'] ? null : Wire::fromJson($found['payload']);
+        } catch (JsonException) {
             return $dead;
         }
         [[$epoch, $position], $items] = [$found['stamp'], []];

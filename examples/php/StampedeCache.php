@@ -26,10 +26,12 @@ final class StampedeCache
 
     /**
      * Returns the value of $key: fresh for $ttl[0] seconds, and stale until $ttl[1]. A stale value is
-     * returned at once, and refreshed when the script ends.
+     * returned at once, and refreshed when the script ends. Values are stored as JSON, and whoever
+     * computes one gets what the others read; a value without JSON throws a `JsonException`.
      */
-    public function flexible(string $key, array $ttl, callable $compute, array $tags = []): string
+    public function flexible(string $key, array $ttl, callable $compute, array $tags = []): mixed
     {
+        $compute = fn () => Wire::toJson($compute());
         $lead = fn (array $grant) => $this->lead($key, $ttl, $compute, $tags, $grant);
         try {
             for ($inbox = ''; ;) {
@@ -38,10 +40,10 @@ final class StampedeCache
                     $grant = null;
                     break;
                 } elseif ($found['state'] === 'fresh') {
-                    return $found['payload'];
+                    return $found['value'];
                 } elseif ($found['state'] === 'stale') {
                     register_shutdown_function(fn () => $this->refresh($key, $found['version'], $lead));
-                    return $found['payload'];
+                    return $found['value'];
                 }
                 $grant = $this->server->acquire($key, $this->lease, $inbox, $found['version']);
                 if ($grant[0] === 'A') {
@@ -57,7 +59,7 @@ final class StampedeCache
             $grant = null;
         }
         // Without Redis, and where values may not be shared, the caller computes for itself.
-        return $grant === null ? $compute() : $lead($grant);
+        return Wire::fromJson($grant === null ? $compute() : $lead($grant));
     }
 
     /**
@@ -127,7 +129,7 @@ final class StampedeCache
         }
         if ($stamp !== null) {
             $took = intdiv(hrtime(true) - $began, 1_000_000);
-            $envelope = Wire::encode($key, $payload, $version, $now, $took, $ttl, $tags, $stamp);
+            $envelope = Wire::encode($key, $payload, $version, $now, $took, $ttl, $tags, $stamp, $this->server->schema);
             $arguments = [$token, $version, $ttl[1] * 1000, $envelope, '1F' . Wire::hash($key) . $version];
             $this->attempt(fn () => $this->server->run('fill', $names, $arguments));
         }

@@ -1,9 +1,11 @@
 <?php
 declare(strict_types=1);
 
-/** The bytes that Rust processes read and write: the envelope of a value, and BLAKE3. */
+/** The bytes that Rust processes read and write: a value, its envelope, and BLAKE3. */
 final class Wire
 {
+    private const JSON = JSON_THROW_ON_ERROR | JSON_UNESCAPED_SLASHES | JSON_UNESCAPED_UNICODE
+        | JSON_PRESERVE_ZERO_FRACTION;
     /** The part of every name in Redis that changes with the format. */
     public const VERSION = 2;
     private const HEAD = 120;
@@ -11,10 +13,21 @@ final class Wire
         0x6A09E667, 0xBB67AE85, 0x3C6EF372, 0xA54FF53A, 0x510E527F, 0x9B05688C, 0x1F83D9AB, 0x5BE0CD19,
     ];
 
+    public static function toJson(mixed $value): string
+    {
+        return json_encode($value, self::JSON);
+    }
+
+    /** Reads a value: a map is an object, so that an empty map is no list. Throws for what is no JSON. */
+    public static function fromJson(string $json): mixed
+    {
+        return json_decode($json, false, 512, self::JSON);
+    }
+
     /** Writes an envelope. $stamp is epoch and position; $ttl is fresh and stale, in seconds. */
     public static function encode(
         string $key, string $payload, string $version, int $started, int $took, array $ttl,
-        array $tags, array $stamp, int $schema = 0,
+        array $tags, array $stamp, int $schema,
     ): string {
         $spans = [$took + $ttl[0] * 1000, max(0, $ttl[1] - $ttl[0]) * 1000, 0, $took, 0, 0];
         $rest = pack('J7', $started, ...$spans)
@@ -26,7 +39,7 @@ final class Wire
     }
 
     /** Reads an envelope. Returns null if it is damaged, or of another key or schema. */
-    public static function decode(string $key, string $bytes, int $schema = 0): ?array
+    public static function decode(string $key, string $bytes, int $schema): ?array
     {
         $sum = self::hash(substr($bytes, 0, 4) . substr($bytes, 28));
         $isOurs = preg_match('/^ts\x03[\x00\x01]/', $bytes) && substr($bytes, 20, 8) === $sum;

@@ -12,17 +12,28 @@ if (count(array_filter(array_slice($argv, 2, 3), 'ctype_digit')) < 3) {
     exit(1);
 }
 [, $address, $callers, $take, $lease] = $argv;
-$server = new Server($address, 'languages', 'demo');
+$server = new Server($address, 'languages', 'demo', schema: 1);
 $cache = new StampedeCache($server, (int) $lease, ($argv[5] ?? '') === 'renew');
 $computations = 0;
-$compute = function () use (&$computations, $take): string {
+$compute = function () use (&$computations, $take): array {
     $computations++;
     fwrite(STDOUT, "computing\n");
     // A signal ends a sleep before its time.
     for ($end = hrtime(true) + $take * 1_000_000; ($left = $end - hrtime(true)) > 0;) {
         usleep(intdiv($left, 1000) + 1);
     }
-    return 'php ' . getmypid() . " $computations";
+    return [
+        'by' => 'php',
+        'process' => getmypid(),
+        'number' => $computations,
+        'title' => "Zoë / \"☕\"\n",
+        'large' => 9_007_199_254_740_993,
+        'ratio' => 0.1,
+        'note' => null,
+        'parts' => [['name' => 'first', 'count' => -1]],
+        // An empty array would be a list.
+        'limits' => new stdClass,
+    ];
 };
 echo "ready\n";
 while (($line = fgets(STDIN)) !== false) {
@@ -30,11 +41,11 @@ while (($line = fgets(STDIN)) !== false) {
     if ($command === 'get') {
         [$before, $values] = [$computations, []];
         for ($caller = 0; $caller < $callers; $caller++) {
-            $values[] = $cache->flexible($name, [60, 120], $compute, ['reports']);
+            $value = $cache->flexible($name, [60, 120], $compute, ['reports']);
+            $values[Wire::toJson($value)] = $value;
         }
-        $distinct = array_values(array_unique($values));
-        $counts = ['answered' => count($values), 'computations' => $computations - $before];
-        echo json_encode($counts + ['values' => $distinct]), "\n";
+        $counts = ['answered' => $caller, 'computations' => $computations - $before];
+        echo Wire::toJson($counts + ['values' => array_values($values)]), "\n";
     } elseif ($command === 'fail') {
         try {
             $cache->flexible($name, [60, 120], function () use ($compute) {

@@ -19,7 +19,7 @@ try:
     host, port = address.rsplit(":", 1)
 except (IndexError, ValueError):
     sys.exit("side.py: needs HOST:PORT CALLERS TAKE_MS LEASE_MS; the last three are whole numbers")
-cache = StampedeCache(address, "languages", "demo", lease)
+cache = StampedeCache(address, "languages", "demo", lease, schema=1)
 counting, computations = threading.Lock(), 0
 
 
@@ -30,7 +30,17 @@ def compute():
         number = computations
     print("computing", flush=True)
     time.sleep(take / 1000)
-    return f"python {os.getpid()} {number}".encode()
+    return {
+        "by": "python",
+        "process": os.getpid(),
+        "number": number,
+        "title": 'Zoë / "☕"\n',
+        "large": 9_007_199_254_740_993,
+        "ratio": 0.1,
+        "note": None,
+        "parts": [{"name": "first", "count": -1}],
+        "limits": {},
+    }
 
 
 def fail():
@@ -46,9 +56,10 @@ for line in sys.stdin:
         before = computations
         with ThreadPoolExecutor(callers) as pool:
             ask = [pool.submit(cache.flexible, name, (60, 120), compute, ["reports"]) for _ in range(callers)]
-            values = [each.result().decode() for each in ask]
+            values = [each.result() for each in ask]
         counts = {"answered": len(values), "computations": computations - before}
-        print(json.dumps(counts | {"values": sorted(set(values))}), flush=True)
+        distinct = {json.dumps(value): value for value in values}
+        print(json.dumps(counts | {"values": [*distinct.values()]}), flush=True)
     elif command == "fail":
         try:
             cache.flexible(name, (60, 120), fail)

@@ -23,10 +23,13 @@ class Held(Exception):
 
 
 class StampedeCache:
-    """`scripts` is the crate's folder `src/remote/redis/scripts`, or a copy; `lease` is in ms."""
+    """`lease` is in ms, and `schema` is that of the Rust cache.
 
-    def __init__(self, address, namespace, name, lease=5_000, scripts=SCRIPTS):
-        self.address, self.lease = address, lease
+    `scripts` is the crate's folder `src/remote/redis/scripts`, or a copy.
+    """
+
+    def __init__(self, address, namespace, name, lease=5_000, schema=0, scripts=SCRIPTS):
+        self.address, self.lease, self.schema = address, lease, schema
         self.prefix = f"{namespace}:{wire.VERSION}:{name}".encode()
         self.log = b"%s:{#%s}" % (self.prefix, name.encode())
         self.process = secrets.token_bytes(8)
@@ -39,9 +42,12 @@ class StampedeCache:
     def flexible(self, key, ttl, compute, tags=()):
         """Returns the value of `key`: fresh for `ttl[0]` seconds, and stale until `ttl[1]`.
 
-        A stale value is returned at once, and refreshed by a thread. `compute` returns bytes.
+        A stale value is returned at once, and refreshed by a thread. Values are stored as JSON, and
+        whoever computes one gets what the others read; a value without JSON raises an error.
         """
-        key, tags = key.encode(), [tag.encode() for tag in tags]
+        return self.find(key.encode(), ttl, lambda: wire.to_json(compute()), [tag.encode() for tag in tags])
+
+    def find(self, key, ttl, compute, tags):
         names = self.names(key)
         try:
             found = self.read(key, names)
@@ -50,16 +56,16 @@ class StampedeCache:
                 with self.flight(key):
                     found, grant = self.find_or_lead(key, names)
                     if grant:
-                        return self.run_lead(key, names, ttl, compute, tags, grant)
+                        return wire.from_json(self.run_lead(key, names, ttl, compute, tags, grant))
             elif found["state"] == "stale":
                 arguments = (key, names, ttl, compute, tags, found["version"])
                 threading.Thread(target=self.refresh, args=arguments, daemon=True).start()
             if not found["is_marker"]:
-                return found["payload"]
+                return found["value"]
         except RedisFailure as failure:
             self.report(failure)
         # Without Redis, and where values may not be shared, the caller computes for itself.
-        return compute()
+        return wire.from_json(compute())
 
     def invalidate(self, key):
         """Removes a value, and revokes the right of a computation that runs.
@@ -134,7 +140,7 @@ class StampedeCache:
             done.set()
         if stamp:
             took = int((time.monotonic() - began) * 1000)
-            envelope = wire.encode(key, payload, version, now, took, ttl, tags, stamp)
+            envelope = wire.encode(key, payload, version, now, took, ttl, tags, stamp, self.schema)
             message = b"1F" + wire.hash8(key) + version
             with self.redis_may_fail():
                 self.server.script("fill", names, token, version, int(ttl[1] * 1000), envelope, message)
@@ -150,8 +156,12 @@ class StampedeCache:
         """Reads a value, and judges it by the invalidation log and the server's clock."""
         data = self.server.call(b"GET", names[0]) or b""
         dead = {"state": "dead", "version": data[4:20]}
-        found = wire.decode(key, data)
+        found = wire.decode(key, data, self.schema)
         if not found or not found["stamp"]:
+            return dead
+        try:
+            found["value"] = None if found["is_marker"] else wire.from_json(found["payload"])
+        except ValueError:
             return dead
         epoch, position = found["stamp"]
         # A tag, and its mark that makes values stale. Here both end the value.

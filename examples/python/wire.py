@@ -1,5 +1,6 @@
-"""The bytes that Rust processes read and write: the envelope of a value, and BLAKE3."""
+"""The bytes that Rust processes read and write: a value, its envelope, and BLAKE3."""
 
+import json
 import struct
 
 # The part of every name in Redis that changes with the format.
@@ -16,7 +17,16 @@ QUARTERS = (
 ORDER = (2, 6, 3, 10, 7, 0, 4, 13, 1, 11, 12, 5, 9, 14, 15, 8)
 
 
-def encode(key, payload, version, started, took, ttl, tags, stamp, schema=0):
+def to_json(value):
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def from_json(data):
+    """Reads a value. Raises ValueError for what is no JSON."""
+    return json.loads(data)
+
+
+def encode(key, payload, version, started, took, ttl, tags, stamp, schema):
     """Writes an envelope. `stamp` is epoch and position; `ttl` is fresh and stale, in seconds."""
     fresh, stale = took + int(ttl[0] * 1000), max(0, int((ttl[1] - ttl[0]) * 1000))
     rest = HEAD.pack(
@@ -27,7 +37,7 @@ def encode(key, payload, version, started, took, ttl, tags, stamp, schema=0):
     return b"ts\x03\x00" + version + hash8(b"ts\x03\x00" + rest) + rest
 
 
-def decode(key, data, schema=0):
+def decode(key, data, schema):
     """Reads an envelope. Returns None if it is damaged, or of another key or schema."""
     if len(data) < 120 or data[:3] != b"ts\x03" or data[3] > 1:
         return None
