@@ -2,7 +2,8 @@
 //!
 //! [`Remote`] is what a cache asks of a server, in bytes and round trips. `Redis` (feature
 //! `redis`) is the implementation; implement the trait for a store of your own, and hand it
-//! to `Builder::remote`. Everything above the trait is the same for every remote.
+//! to `Builder::remote`. For a store that only reads, writes and deletes there is [`PlainRemote`].
+//! Everything above the trait is the same for every remote.
 //!
 //! # What enters
 //!
@@ -51,6 +52,7 @@
 //! - `driver`: reads the log, and carries out what the link says.
 //! - `clock`: the server's time in readings of our own clock, and back.
 //! - `attach`, `settings`, `error`: the builder's side.
+//! - `plain`: a remote made of a store that has neither a lease nor a log.
 //! - `redis/`: the implementation. `double/`: a server in memory, for tests.
 //! - `contract/`: what both do, and every other remote must, as tests.
 
@@ -71,6 +73,7 @@ mod guard;
 mod link;
 mod log;
 mod pending_writes;
+mod plain;
 mod progress;
 mod recovery;
 #[cfg(feature = "redis")]
@@ -97,6 +100,7 @@ pub use crate::remote::codec::{Codec, Remotable};
 pub use crate::remote::double::{Double, DoubleProcess, Record};
 pub use crate::remote::error::{RemoteError, RemoteErrorKind};
 pub use crate::remote::log::{LogHeader, LogItem, LogPositions, LogReply, LogUpdate, RemoteLog};
+pub use crate::remote::plain::{PlainRemote, PlainStore};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use crate::remote::redis::{

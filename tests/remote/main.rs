@@ -22,6 +22,7 @@ mod lifetimes;
 mod log_lines;
 mod outage;
 mod pending_writes;
+mod plain;
 mod recovery;
 mod round_trips;
 mod shards;

@@ -16,8 +16,10 @@
 //! processes, on it.
 //!
 //! The suite is for a remote with the [log](crate::remote::RemoteLog) and the
-//! [messages](crate::remote::RemotePush). Tests may pause tokio's time if the server's time is
-//! tokio's; else they take real time, none more than a few seconds.
+//! [messages](crate::remote::RemotePush). For one without them, name the sentences that apply:
+//! `remote_contract!(#[tokio::test] server(); puts { a_put_ends_the_computation })`. Tests may pause
+//! tokio's time if the server's time is tokio's; else they take real time, none more than a few
+//! seconds.
 //!
 //! # Examples
 //!
@@ -177,10 +179,12 @@ impl ContractProcess {
         let (sender, notices) = mpsc::unbounded_channel();
         let ears: Arc<dyn OnNotice> = Arc::new(Ears(sender));
         let process = Self { remote, notices: Mutex::new(notices), _ears: ears };
-        assert!(!process.push().is_subscribed());
-        process.push().attach(Arc::downgrade(&process._ears));
-        assert_eq!(process.notice().await, Notice::Subscribed);
-        assert!(process.push().is_subscribed());
+        if let Some(push) = process.remote.push() {
+            assert!(!push.is_subscribed());
+            push.attach(Arc::downgrade(&process._ears));
+            assert_eq!(process.notice().await, Notice::Subscribed);
+            assert!(push.is_subscribed());
+        }
         process
     }
 
@@ -354,7 +358,7 @@ pub async fn lapse() {
 #[macro_export]
 macro_rules! remote_contract {
     (#[$test:meta] $server:expr) => {
-        $crate::remote_contract! { @all #[$test] $server;
+        $crate::remote_contract! { #[$test] $server;
             leases {
                 a_free_key_is_granted_to_who_asks_first
                 an_acquire_sent_twice_is_one_grant
@@ -478,7 +482,7 @@ macro_rules! remote_contract {
             }
         }
     };
-    (@all #[$test:meta] $server:expr; $($area:ident { $($sentence:ident)* })*) => {
+    (#[$test:meta] $server:expr; $($area:ident { $($sentence:ident)* })*) => {
         $(
             mod $area {
                 use super::*;
