@@ -79,7 +79,11 @@ async fn the_log_says_what_is_wrong_with_a_certificate() {
         (&localhost, &localhost, true, "ertificate"),
     ] {
         let Some((_server, url, _folder)) = tls_server(shown, asks) else { return };
-        let redis = Redis::lazy(&url).unwrap().root_certificates(trusted.pem).unwrap();
+        let redis = Redis::lazy(&url)
+            .unwrap()
+            .namespace("stampede")
+            .root_certificates(trusted.pem)
+            .unwrap();
         let line = complaint(redis).await;
         assert_says(&line, &["WARN", "server=\"rediss://localhost:", "cause=\"", cause]);
         assert_says(&line, &["remedy=\"renew the certificate, or give `Redis::root_certificates`"]);
@@ -91,7 +95,9 @@ async fn the_log_says_what_is_wrong_with_a_user() {
     let user = "user shop on >right ~* &* +@all";
     let server = Server::configured(&[user, "requirepass other"]);
     for login in ["shop:s3cret@", ""] {
-        let redis = Redis::lazy(&format!("redis://{login}{}", server.address())).unwrap();
+        let redis = Redis::lazy(&format!("redis://{login}{}", server.address()))
+            .unwrap()
+            .namespace("stampede");
         let line = complaint(redis).await;
         assert_says(&line, &["cause=\"", "remedy=\"correct user and password"]);
         assert!(!line.contains("shop"), "{line}");
@@ -101,7 +107,9 @@ async fn the_log_says_what_is_wrong_with_a_user() {
 #[tokio::test]
 async fn the_log_says_which_right_to_give_and_not_to_whom() {
     let server = Server::configured(&["user joe on >s3cret ~* resetchannels +@all"]);
-    let redis = Redis::lazy(&format!("redis://joe:s3cret@{}", server.address())).unwrap();
+    let redis = Redis::lazy(&format!("redis://joe:s3cret@{}", server.address()))
+        .unwrap()
+        .namespace("stampede");
     let (log, origin) = (TextLog::default(), Origin::new());
     let _listening = log.listen(Level::WARN);
     let cache = hasty_on(redis);
@@ -117,7 +125,7 @@ async fn the_log_says_how_a_credentials_provider_fails_and_says_it_again_after_i
     let fails = |reason: &'static str| {
         let server = server.url();
         async move {
-            let redis = Redis::lazy(&server).unwrap();
+            let redis = Redis::lazy(&server).unwrap().namespace("stampede");
             complaint(match reason {
                 "panicked" => redis.credentials(|| async { panic!("no token") }),
                 "took longer than 5s" => redis.credentials(std::future::pending),
@@ -135,7 +143,7 @@ async fn the_log_says_how_a_credentials_provider_fails_and_says_it_again_after_i
     let works = Arc::new(AtomicBool::new(false));
     let answers = Arc::clone(&works);
     let redis =
-        Redis::lazy(&server.url()).unwrap().credentials(move || {
+        Redis::lazy(&server.url()).unwrap().namespace("stampede").credentials(move || {
             let works = answers.load(Ordering::SeqCst);
             async move {
                 works.then(|| RedisCredentials::new("default", "")).ok_or_else(|| "closed".into())

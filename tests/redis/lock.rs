@@ -501,8 +501,11 @@ async fn a_caller_whose_time_is_over_before_its_turn_gets_nothing() {
 async fn answers_that_take_longer_than_the_time_out_are_waited_for() {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
-    let redis = Redis::lazy(&proxy.url()).unwrap().op_timeout(Duration::from_millis(300));
-    let lock = RedisLock::new(&redis, "orders:42").lease(LEASE);
+    let redis = Redis::lazy(&proxy.url())
+        .unwrap()
+        .namespace("stampede")
+        .op_timeout(Duration::from_millis(300));
+    let lock = RedisLock::new(&redis, "orders:42").unwrap().lease(LEASE);
     let begun = Instant::now();
     proxy.delay(Duration::from_millis(400));
     for _ in 0..3 {

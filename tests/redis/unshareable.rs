@@ -14,7 +14,7 @@ use crate::kit::redis_caches::Meanwhile;
 const SPREAD: Duration = Duration::from_millis(50);
 
 async fn processes(server: &Server, n: usize, max_bytes: usize) -> Vec<Stampede<Report>> {
-    let redis = || Redis::lazy(&server.url()).unwrap().op_timeout(300 * MS);
+    let redis = || Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(300 * MS);
     let process = |_| reports().redis(redis().max_value_bytes(max_bytes)).build().unwrap();
     let caches: Vec<_> = (0..n).map(process).collect();
     for cache in &caches {

@@ -196,7 +196,7 @@ async fn takes_over(how: Takeover, what: Ends) {
     for node in cluster.nodes() {
         node.cli(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
     }
-    let cache = || hasty_on(Redis::cluster(cluster.urls()).unwrap());
+    let cache = || hasty_on(Redis::cluster(cluster.urls()).unwrap().namespace("stampede"));
     let caches = [cache(), cache()];
     all_listen(&caches).await;
     // With its first invalidation each node shows whether it has the log.

@@ -77,7 +77,8 @@ async fn a_check_of_a_cluster_names_the_dead_node_each_time() {
     let mut nodes = cluster().await;
     nodes[1].kill();
     for _ in 0..30 {
-        let error = Redis::cluster(urls(&nodes)).unwrap().check().await.unwrap_err();
+        let error =
+            Redis::cluster(urls(&nodes)).unwrap().namespace("shop").check().await.unwrap_err();
         assert_eq!(error.to_string(), format!("{}: cannot connect", nodes[1].url()));
     }
 }
@@ -89,12 +90,13 @@ async fn a_check_of_a_cluster_asks_each_node_for_each_right() {
         let open = ["ACL", "SETUSER", "default", "+zadd"];
         let closed = ["ACL", "SETUSER", "default", "-zadd"];
         node.tell(&closed).await;
-        let error = Redis::cluster(urls(&nodes)).unwrap().check().await.unwrap_err();
+        let error =
+            Redis::cluster(urls(&nodes)).unwrap().namespace("shop").check().await.unwrap_err();
         assert!(error.to_string().starts_with(&node.url()), "{error}");
         assert!(error.to_string().contains("zadd"), "{error}");
         node.tell(&open).await;
     }
-    Redis::cluster(urls(&nodes)).unwrap().check().await.unwrap();
+    Redis::cluster(urls(&nodes)).unwrap().namespace("shop").check().await.unwrap();
 }
 
 #[tokio::test]
@@ -180,7 +182,7 @@ async fn another_node_counts_as_another_connection_where_it_has_the_log_and_only
     use crate::remote::redis::names::Names;
 
     let nodes = cluster().await;
-    let remote = Redis::cluster(urls(&nodes)).unwrap().open("c").unwrap();
+    let remote = Redis::cluster(urls(&nodes)).unwrap().namespace("shop").open("c").unwrap();
     let connection = || remote.connection(log(&*remote).shard());
     announce(&*remote, &[tag("t")]).await;
     let names = Names::new("stampede", "c").unwrap();

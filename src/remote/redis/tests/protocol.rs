@@ -335,7 +335,9 @@ async fn a_value_of_exactly_the_most_bytes_is_read_each_time() {
 #[tokio::test]
 async fn an_announcement_in_one_database_is_not_heard_in_another() {
     let server = Server::start();
-    let redis = |database: u8| Redis::lazy(&format!("{}/{database}", server.url())).unwrap();
+    let redis = |database: u8| {
+        Redis::lazy(&format!("{}/{database}", server.url())).unwrap().namespace("shop")
+    };
     let (_one, heard_in_0) = listening(&redis(0), "c").await;
     let (_two, heard_in_1) = listening(&redis(1), "c").await;
     let item = |key: &str| LogItem::Key(key.into());
