@@ -450,27 +450,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             return self.drop_old_copies();
         }
         self.on(|link, now| link.tells_again(now));
-        let read = match self.stamp() {
-            None => self.prepare(None).await,
-            Some(_) => self.beat().await,
-        };
+        let read = self.prepare(Some(Instant::now())).await;
         let due = self.gate.link().next_due().map(|due| due.since(self.tick()));
         let pause = match read {
             Ok(()) => HEARTBEAT.mul_f64(0.9 + 0.2 * fastrand::f64()),
             Err(_) => REPEAT,
         };
         due.map_or(pause, |due| pause.min(due))
-    }
-
-    async fn beat(&self) -> Result<(), RemoteErrorKind> {
-        let _reading = self.driver.reading.lock().await;
-        if !self.gate.log_answers() {
-            return Err(RemoteErrorKind::Unavailable);
-        }
-        let sent = Instant::now();
-        let result = self.read_log().await;
-        self.count_read(sent, result.err());
-        result
     }
 
     /// A remote without a log tells of no invalidation: local copies are used for no longer

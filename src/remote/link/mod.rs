@@ -378,7 +378,7 @@ impl Link {
                 Err(key) => self.journal.note_keys(&[key]),
             }
         }
-        Effects::of_items(items)
+        Effects { tends: !items.is_empty(), ..Effects::of_items(items) }
     }
 
     /// Returns when [`tells_again`](Self::tells_again) has something to do.

@@ -366,6 +366,110 @@ fn of_more_items_than_are_remembered_one_by_one_none_is_taken_for_absent() {
     assert!(was_alive(&link, &tags(&["0"]), Some(arrived), arrived));
 }
 
+/// Has the log begin anew on a server, with one item that was announced there before.
+fn begins_anew_on(link: &mut Link, server: u64) -> Effects {
+    let header = LogHeader { epoch: epoch(2), server, ..header(1) };
+    link.is_asked_over(1);
+    let asked = link.asks(T0).verifying();
+    link.is_answered(&asked, &reply(header, &[]), OwnItems::default(), T0)
+}
+
+#[test]
+fn where_another_server_begins_the_log_anew_it_is_told_what_this_process_has_invalidated() {
+    let mut link = following();
+    link.invalidates_keys(&[k()]);
+    link.invalidates_tags(&tags(&["a"]));
+    let effects = begins_anew_on(&mut link, 2);
+    assert!(effects.drops_copies && effects.tends);
+    assert!(link.journal.concerns(&k()) && link.journal.has_any_of(&tags(&["a"])));
+    assert_eq!(link.judge(&k(), &[], Some(Stamp::new(epoch(2), 1)), T0), Liveness::Dead);
+}
+
+#[test]
+fn a_log_that_was_lost_on_the_same_server_is_told_nothing_again() {
+    let mut link = following();
+    link.invalidates_keys(&[k()]);
+    link.is_told(&update(10, &[tag("a")]), T0);
+    assert!(begins_anew_on(&mut link, 1).drops_copies);
+    assert!(link.journal.is_empty());
+    assert_eq!(link.next_due(), None);
+}
+
+#[test]
+fn what_others_have_announced_is_told_again_within_a_second_and_ends_here_too() {
+    let mut link = following();
+    link.is_told(&update(10, &[tag("a"), LogItem::Key(k())]), T0);
+    begins_anew_on(&mut link, 2);
+    assert!(link.journal.is_empty(), "another process may be the first");
+    let due = link.next_due().unwrap();
+    assert!(due >= T0 && due <= T0.plus(Duration::from_secs(1)));
+    let effects = link.tells_again(due);
+    assert_eq!(effects.items.len(), 2);
+    assert!(effects.tends);
+    assert!(link.journal.concerns(&k()) && link.journal.has_any_of(&tags(&["a"])));
+    assert_eq!(link.tells_again(Tick::MAX), Effects::default(), "once");
+}
+
+#[test]
+fn what_is_heard_again_is_not_told_again_and_nothing_older_than_half_a_minute_is() {
+    let mut link = following();
+    link.is_told(&update(10, &[tag("old")]), T0);
+    let later = T0.plus(Duration::from_secs(31));
+    link.is_told(&update(11, &[tag("a"), tag("b")]), later);
+    let header = LogHeader { epoch: epoch(2), server: 2, ..header(1) };
+    let asked = link.asks(later).verifying();
+    link.is_answered(&asked, &reply(header, &[]), OwnItems::default(), later);
+    let heard = LogUpdate { epoch: epoch(2), ..update(1, &[tag("a")]) };
+    link.is_told(&heard, later);
+    assert_eq!(link.tells_again(Tick::MAX).items, [tag("b")]);
+}
+
+#[test]
+fn a_key_that_this_process_has_invalidated_is_dead_and_one_that_it_has_put_is_not() {
+    for is_put in [false, true] {
+        let mut link = following();
+        let items = [LogItem::Key(k())];
+        let said = LogReply { previous: 10, complete_to: 10, ..reply(header(11), &[]) };
+        link.take_reply(stamp(10), &said, OwnItems { items: &items, is_put }, T0);
+        let expected = if is_put { Liveness::Alive } else { Liveness::Dead };
+        assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), expected);
+        assert_eq!(link.judge_by_log(&k(), &[], stamp(11)), Liveness::Alive, "computed since");
+    }
+}
+
+#[test]
+fn copies_are_valid_for_two_seconds_after_the_last_answered_read_and_without_limit_while_away() {
+    let mut link = Link::new(100, 100);
+    assert_eq!(link.valid_until(), ValidUntil::UNASKED);
+    link.is_asked_over(1);
+    let asked = link.asks(T0);
+    assert!(asked.verifies, "the first read");
+    assert!(link.is_answered(&asked, &reply(header(10), &[]), OwnItems::default(), T0).is_complete);
+    let until = ValidUntil::at(T0.plus(VALID_FOR));
+    assert_eq!(link.valid_until(), until);
+    link.is_asked_over(2);
+    assert!(!link.is_prepared(T0), "what comes over a new connection is not judged");
+    assert_eq!(link.valid_until(), until, "what is here is served");
+    link.is_away();
+    assert_eq!(link.valid_until(), ValidUntil::FOR_EVER);
+    assert_eq!(link.judge(&k(), &[], stamp(10), T0), Liveness::Unknown);
+    let _ = link.skips_to(&header(20), &asked);
+    assert!(link.is_back().drops_copies, "what was missed while it was away");
+    link.is_subscribed();
+    assert_eq!(link.valid_until(), ValidUntil::NO_MORE);
+}
+
+#[test]
+fn a_reply_of_a_connection_that_was_replaced_makes_nothing_valid() {
+    let mut link = following();
+    link.is_asked_over(1);
+    let asked = link.asks(T0);
+    link.is_asked_over(2);
+    let effects = link.is_answered(&asked, &reply(header(10), &[]), OwnItems::default(), T0);
+    assert!(!effects.is_complete);
+    assert!(!link.is_prepared(T0));
+}
+
 impl Link {
     /// Feeds all that decides what this does next.
     fn fingerprint(&self, to: &mut impl std::hash::Hasher) {
