@@ -48,7 +48,6 @@ impl RemoteLog for RedisRemote {
             let [header @ .., previous, tags, keys, server] = reply.array()? else {
                 return Err(CallFailure::nonsense().into());
             };
-            let server = read_server(server.text()?);
             let (header, previous) = (read_header(header, server)?, previous.number()?);
             let (tags, keys) = (Part::read(tags)?, Part::read(keys)?);
             Ok(merged(header, previous, tags, keys))
@@ -112,10 +111,10 @@ impl RemoteLog for RedisRemote {
             if matches!(reply, ServerReply::Nil) {
                 return Ok(None);
             }
-            let [header @ .., positions] = reply.array()? else {
+            let [header @ .., positions, server] = reply.array()? else {
                 return Err(CallFailure::nonsense().into());
             };
-            let header = read_header(header, 0)?;
+            let header = read_header(header, server)?;
             let positions = positions.array()?.iter().map(ServerReply::number);
             let positions: Vec<_> = positions.collect::<Result<_, _>>()?;
             if positions.len() != tags.len() {
@@ -181,14 +180,14 @@ fn merged(header: LogHeader, previous: u64, tags: Part, keys: Part) -> LogReply 
     LogReply { header, previous, missed, complete_to }
 }
 
-/// Reads the header that a script has replied; `server` is the one that has run it.
-fn read_header(fields: &[ServerReply], server: u64) -> Result<LogHeader, CallFailure> {
+/// Reads the header that a script has replied, and the server that has written it.
+fn read_header(fields: &[ServerReply], server: &ServerReply) -> Result<LogHeader, CallFailure> {
     let [epoch, last, everything, everything_stale, dropped] = fields else {
         return Err(CallFailure::nonsense());
     };
     Ok(LogHeader {
         epoch: Epoch::from_digits(epoch.bytes()?).ok_or_else(CallFailure::nonsense)?,
-        server,
+        server: read_server(server.text()?),
         last: last.number()?,
         everything: everything.number()?,
         everything_stale: everything_stale.number()?,
