@@ -165,11 +165,11 @@ fn any_reply() -> Vec<u8> {
         3..5 => array(&[bulk("L"), any_int(), any_int(), any_int()]),
         5 => array(&[bulk("B"), any_int(), int(i64::MIN)]),
         6 => array(&[bulk("H"), any_int(), bulk(vec![fastrand::u8(..); fastrand::usize(..64)])]),
-        7..9 => [header(), vec![any_int(), any_members(), any_members()]]
+        7..9 => [header(), vec![any_int(), any_members(), any_members(), bulk("s-s")]]
             .concat()
             .as_slice()
             .pipe(array),
-        9 => [header(), vec![array(&[any_int()])]].concat().as_slice().pipe(array),
+        9 => [header(), vec![array(&[any_int()]), bulk("s-s")]].concat().as_slice().pipe(array),
         10..12 => any_members(),
         12..14 => any_int(),
         14 => array(&[any_int(), any_version()]),
@@ -207,10 +207,10 @@ fn sound_reply(words: &[Vec<u8>]) -> Option<Vec<u8>> {
         ("EVAL", b"3", _) => array(&[now(), any_version()]),
         ("EVAL", b"2", 8) => int(1),
         ("EVAL", b"2", _) => {
-            array(&[header(), vec![int(4), any_members(), any_members()]].concat())
+            array(&[header(), vec![int(4), any_members(), any_members(), bulk("s-s")]].concat())
         }
         ("EVAL", b"1", 4) => now(),
-        ("EVAL", _, _) => array(&[header(), vec![array(&[any_int()])]].concat()),
+        ("EVAL", _, _) => array(&[header(), vec![array(&[any_int()]), bulk("s-s")]].concat()),
         ("GET", ..) => b"$-1\r\n".to_vec(),
         ("ZREVRANGEBYSCORE" | "ZRANGEBYSCORE", ..) if fastrand::bool() => {
             array(&[bulk("h:0000000000000001:s:0:0:3:0"), bulk("5.5")])
@@ -295,7 +295,7 @@ async fn a_lease_that_is_always_about_to_end_is_not_asked_for_in_a_loop() {
             ("EVAL", b"1") => Said::Bytes(int(1_800_000_000_000)),
             ("EVAL", _) => {
                 let header = [bulk("0000000000000001"), int(0), int(0), int(0), int(0)];
-                let rest = [int(0), array(&[]), array(&[])];
+                let rest = [int(0), array(&[]), array(&[]), bulk("s-s")];
                 Said::Bytes(array(&[&header[..], &rest[..]].concat()))
             }
             ("ZREVRANGEBYSCORE" | "ZRANGEBYSCORE", _) => {
@@ -331,7 +331,7 @@ async fn a_hold_without_an_end_is_asked_about_again() {
             ("EVAL", b"1") => Said::Bytes(int(1_800_000_000_000)),
             ("EVAL", _) => {
                 let header = [bulk("0000000000000001"), int(0), int(0), int(0), int(0)];
-                let rest = [int(0), array(&[]), array(&[])];
+                let rest = [int(0), array(&[]), array(&[]), bulk("s-s")];
                 Said::Bytes(array(&[&header[..], &rest[..]].concat()))
             }
             ("ZREVRANGEBYSCORE" | "ZRANGEBYSCORE", _) => {
