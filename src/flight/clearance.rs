@@ -173,9 +173,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let Some(shared) = self.engine().remote(wanted.key()).map(Arc::clone) else {
             return self.clear_without_remote().await;
         };
+        let (deadline, now) = (self.deadline(), Instant::now());
+        let compute_timeout = self.engine.settings.compute_timeout();
         let mut way = LeaseWait {
             shared,
-            deadline: self.deadline(),
+            deadline,
+            last_start: deadline.checked_sub(compute_timeout).map_or(now, |start| start.max(now)),
             patience,
             poll: FIRST_POLL,
             grace: FIRST_GRACE,
@@ -337,19 +340,21 @@ impl<V: Send + Sync + 'static> Leader<V> {
         match way.patience {
             Patience::GoOn | Patience::Apart => return Turn::Done(Clearance::Compute),
             Patience::GiveUp => return Turn::Done(Clearance::LeftToAnother(left)),
-            Patience::Wait if way.has_waited_in_vain(lease) => {
-                return Turn::Done(Clearance::Compute);
-            }
-            Patience::Wait => self.leave_place(),
+            Patience::Wait => {}
         }
+        let long = way.begin_wait(left, lease);
+        if way.has_waited_in_vain(lease) || way.has_dead_holder(lease) {
+            return Turn::Done(Clearance::Compute);
+        }
+        self.leave_place();
         if let Err(error) = self.take_wait_slot() {
             return Turn::Done(Clearance::Refused(error));
         }
-        if let Some(waited) = way.begin_wait(left, lease) {
+        if let Some(waited) = long {
             self.observe(Occurrence::WaitsLong { key: wanted.key(), waited, lease });
         }
         wanted.give_way();
-        let cause = way.wait(left, wanted.spread(), listener).await;
+        let cause = way.wait((left, lease), wanted.spread(), listener).await;
         self.observe(Occurrence::Woken { cause });
         if cause == WakeCause::Timer {
             // No process has filled or given up, and the lease may be gone: so may be all else
@@ -467,6 +472,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
 struct LeaseWait<V: Send + Sync + 'static> {
     shared: Arc<dyn SharedStore<V>>,
     deadline: Instant,
+    /// When a computation has to begin so that it ends before the deadline.
+    last_start: Instant,
     patience: Patience,
     poll: Duration,
     grace: Duration,
@@ -490,9 +497,30 @@ struct ForeignLease {
     /// When it ends unless it is renewed, by the last look; `None`: too far away to count.
     ends: Option<Instant>,
     is_reported: bool,
+    /// When its holder was last seen to be alive: it was new, or had been renewed.
+    alive_at: Instant,
+    /// When it ends, as it was seen then.
+    ended_then: Option<Instant>,
+    /// What the last look has said to be left.
+    left: Duration,
 }
 
 impl ForeignLease {
+    /// Notes what a look has found. A lock without an end is said to last for a whole lease, each
+    /// time. No process of ours renews it, nor a lock of which the end does not change.
+    fn note(&mut self, left: Duration, lease: Duration, now: Instant) {
+        self.ends = now.checked_add(left);
+        let is_endless = [left, self.left].map(|left| left.as_millis()) == [lease.as_millis(); 2];
+        let is_renewed = match (self.ends, self.ended_then) {
+            (Some(ends), Some(then)) => ends > then + lease / 10,
+            _ => false,
+        };
+        if is_renewed && !is_endless {
+            (self.alive_at, self.ended_then) = (now, self.ends);
+        }
+        self.left = left;
+    }
+
     /// Returns whether it has ended without a renewal. A holder that fills or gives up wakes
     /// the waiting processes, and then it ends earlier.
     fn has_run_out(&self) -> bool {
@@ -505,9 +533,11 @@ impl<V: Send + Sync + 'static> LeaseWait<V> {
     /// a report: once, when it is longer than `lease`.
     fn begin_wait(&mut self, left: Duration, lease: Duration) -> Option<Duration> {
         let now = Instant::now();
-        let new = ForeignLease { since: now, ends: None, is_reported: false };
+        let ends = now.checked_add(left);
+        let (ended_then, is_reported) = (ends, false);
+        let new = ForeignLease { since: now, ends, is_reported, alive_at: now, ended_then, left };
         let wait = self.wait.get_or_insert(new);
-        wait.ends = now.checked_add(left);
+        wait.note(left, lease, now);
         let waited = now - wait.since;
         if wait.is_reported || waited <= lease {
             return None;
@@ -523,21 +553,40 @@ impl<V: Send + Sync + 'static> LeaseWait<V> {
         self.ends >= MOST_ENDS && waited >= self.took.unwrap_or(lease)
     }
 
+    /// Returns whether the lease is of a process that is gone, as far as one can see, and it is time
+    /// to compute.
+    fn has_dead_holder(&self, lease: Duration) -> bool {
+        self.gives_up_at(lease).is_some_and(|at| Instant::now() >= at)
+    }
+
+    /// Returns until when a lease that is not renewed is waited for: until a computation has to
+    /// begin, and as long as a lease of this process lasts, with what its end may come late.
+    fn gives_up_at(&self, lease: Duration) -> Option<Instant> {
+        let alive_at = self.wait.as_ref()?.alive_at;
+        Some(self.last_start.max(alive_at.checked_add(lease + lease / 10)?))
+    }
+
     fn may_turn(&mut self) -> bool {
         self.turns += 1;
         self.turns <= MAX_STEPS
     }
 
     /// Waits for a wake-up, or for the time after which a look is due.
-    async fn wait(&mut self, left: Duration, spread: f64, listener: Option<Listener>) -> WakeCause {
+    async fn wait(
+        &mut self,
+        (left, lease): (Duration, Duration),
+        spread: f64,
+        listener: Option<Listener>,
+    ) -> WakeCause {
         let Some(mut listener) = listener else {
-            tokio::time::sleep_until(self.until(self.poll.mul_f64(0.8 + 0.4 * spread))).await;
+            let until = self.until(self.poll.mul_f64(0.8 + 0.4 * spread), lease);
+            tokio::time::sleep_until(until).await;
             self.poll = (self.poll * 2).min(LONGEST_POLL);
             return WakeCause::Poll;
         };
         // A little later than the lease ends: then it has ended.
         let pause = left.min(LONGEST_WAIT).mul_f64(1.0 + 0.1 * spread);
-        let until = self.until(pause + self.grace);
+        let until = self.until(pause + self.grace, lease);
         let is_about_to_end = left <= self.grace;
         self.grace = if is_about_to_end { (self.grace * 2).min(LONGEST_POLL) } else { FIRST_GRACE };
         match tokio::time::timeout_at(until, listener.woken()).await {
@@ -549,8 +598,9 @@ impl<V: Send + Sync + 'static> LeaseWait<V> {
         }
     }
 
-    fn until(&self, pause: Duration) -> Instant {
-        self.deadline.min(Instant::now() + pause)
+    fn until(&self, pause: Duration, lease: Duration) -> Instant {
+        let until = self.deadline.min(Instant::now() + pause);
+        self.gives_up_at(lease).map_or(until, |at| until.min(at))
     }
 }
 

@@ -1,8 +1,10 @@
 //! The refresh lock and the plain one of other programs, in other languages,
 //! exclude each other: `SET NX PX` with a token, compare-and-delete in Lua.
 
+use tower_stampede::Redis;
+
 use crate::kit;
-use crate::kit::origin::{Origin, SECOND};
+use crate::kit::origin::{Origin, SECOND, settings};
 use crate::kit::redis::{Reply, Resp, Server, eventually};
 use crate::kit::redis_caches::*;
 use crate::kit::spawn;
@@ -173,18 +175,24 @@ async fn what_a_stranger_wrote_ends_the_right_of_a_late_leader() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_lock_without_an_end_is_waited_for_no_longer_than_callers_wait() {
+async fn a_lock_without_an_end_fails_no_request() {
     let server = Server::start();
-    let redis = tower_stampede::Redis::lazy(&server.url())
-        .unwrap()
-        .namespace("stampede")
-        .op_timeout(2 * SECOND);
-    let builder = kit::origin::settings().lease(7 * SECOND).wait_timeout(8 * SECOND);
-    let cache: Cache = builder.redis(redis).build().unwrap();
-    server.cli(&["SET", &record("k", 'l'), "for ever"]);
-    let error = cache.get_or_compute("k", Origin::new().compute()).await.unwrap_err();
-    assert_eq!(error.kind(), tower_stampede::ErrorKind::WaitTimeout);
-    assert_eq!(server.cli(&["GET", &record("k", 'l')]).text(), "for ever", "not ours to end");
-    cache.invalidate("k").await;
-    assert_eq!(load(&cache, &Origin::new(), "k").await, 1);
+    let cache = |_| {
+        let builder = settings().lease(2 * SECOND).compute_timeout(LIMIT).wait_timeout(LIMIT);
+        let redis = Redis::lazy(&server.url()).unwrap().namespace("stampede");
+        builder.redis(redis.op_timeout(SECOND / 2)).build().unwrap()
+    };
+    let caches: Vec<Cache> = (0..2).map(cache).collect();
+    all_listen(&caches).await;
+    server.cli(&["SET", &record("k", 'l'), "a program that was killed"]);
+    let origin = Origin::new();
+    for cache in &caches {
+        let (_, took) = timed(cache, &origin, "k").await;
+        assert!((2 * SECOND..LIMIT / 4).contains(&took), "{took:?}");
+    }
+    assert_eq!(origin.calls(), 2, "once in each process");
+    assert!(!server.cli(&["GET", &record("k", 'l')]).is_nil(), "it is not ours to remove");
+    caches[0].invalidate("k").await;
+    let (_, took) = timed(&caches[0], &origin, "k").await;
+    assert!(took < 2 * SECOND, "the invalidation has ended it: {took:?}");
 }

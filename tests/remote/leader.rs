@@ -250,7 +250,7 @@ async fn a_refresh_asked_for_by_name_is_not_held_back_by_the_hold_of_a_failure()
 #[tokio::test(start_paused = true)]
 async fn a_leader_that_waits_for_another_process_computes_when_its_cache_is_switched_off() {
     for to in [Mode::Observe, Mode::Off] {
-        for at in [0, 500, 19_999] {
+        for at in [0, 500, 5000] {
             let double = Double::new();
             let process = Process::with(&double, settings().wait_timeout(20 * SECOND));
             process.prepare(&double).await;
@@ -263,4 +263,49 @@ async fn a_leader_that_waits_for_another_process_computes_when_its_cache_is_swit
             assert_eq!(origin.calls(), 1);
         }
     }
+}
+
+/// Settings under which a computation has to begin 1 s after its caller came.
+fn five_seconds() -> Builder<u64> {
+    settings().lease(SECOND).compute_timeout(4 * SECOND).wait_timeout(5 * SECOND)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_lease_of_a_dead_process_fails_no_request_of_processes_with_a_shorter_one() {
+    // The second one may take longer than its caller waits: then it waits for a lease of its own.
+    let settings = [five_seconds, || five_seconds().compute_timeout(20 * SECOND)];
+    for settings in settings {
+        let (double, origin) = (Double::new(), Origin::taking(3 * SECOND));
+        let processes = Process::several_with(8, &double, settings).await;
+        lock_and_die(&double, MINUTE).await;
+        let began = Instant::now();
+        let callers = spawn_herd(160, |n| {
+            let (process, origin) = (processes[n % 8].clone(), origin.clone());
+            async move { process.load(&origin).await }
+        });
+        gather(callers).await;
+        assert!(began.elapsed() <= 4200 * MS, "{:?}", began.elapsed());
+        assert!(origin.calls() <= 8, "once in each process: {}", origin.calls());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_its_holder_prolongs_is_waited_for_however_long() {
+    let (double, origin) = (Double::new(), Origin::taking(4 * SECOND));
+    let processes = Process::several_with(2, &double, five_seconds).await;
+    let first = processes[0].spawn(&origin);
+    pass(100 * MS).await;
+    assert_eq!(processes[1].load(&origin).await, 1, "renewed each third of a second");
+    first.await.unwrap().unwrap();
+
+    processes[0].invalidate("k").await;
+    assert!(double.lock_as_stranger(&k(), SECOND));
+    let waiting = processes[1].spawn(&origin);
+    for _ in 0..12 {
+        pass(300 * MS).await;
+        double.stretch_lease(&k(), SECOND);
+    }
+    assert_eq!(origin.calls(), 1, "a client of another kind prolongs its lock");
+    assert!(double.unlock_as_stranger(&k()));
+    assert_eq!(waiting.await.unwrap().unwrap(), 2);
 }
