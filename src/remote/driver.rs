@@ -172,11 +172,18 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let Some(me) = self.me.upgrade() else { return Err(Unavailable) };
         // On a task: a caller that goes away does not keep the others waiting.
         let reading = tokio::spawn(async move { me.prepare(since).await });
-        let limit = self.gate.deadline(&self.gate.log_shard(), 0) * MOST_CALLS;
+        let (shard, sent) = (self.gate.log_shard(), Instant::now());
+        let limit = self.gate.deadline(&shard, 0) * MOST_CALLS;
         match tokio::time::timeout(limit, reading).await {
-            Ok(Ok(result)) => result.map_err(|_| Unavailable),
-            Ok(Err(_)) | Err(_) => Err(Unavailable),
+            Ok(Ok(result)) => return result.map_err(|_| Unavailable),
+            // Where the runtime has much to do, the read of another caller may be over, and its own
+            // task has not run yet.
+            Ok(Err(_)) | Err(_) if since.is_none() && self.is_prepared() => return Ok(()),
+            Ok(Err(_)) | Err(_) => {}
         }
+        // What this caller computes is neither locked nor shared: that is a failure, too.
+        self.gate.fails(RemoteOp::ReadLog, &shard, sent, RemoteErrorKind::Timeout);
+        Err(Unavailable)
     }
 
     /// Returns whether the log is known, and the local copies are valid.

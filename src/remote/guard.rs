@@ -156,7 +156,20 @@ impl Guard {
         }
     }
 
-    /// The same without the breaker: for calls in the background.
+    /// Counts a failure of which no call has told.
+    pub(super) fn fails(
+        &self,
+        op: RemoteOp,
+        shard: &ShardState,
+        sent: Instant,
+        kind: RemoteErrorKind,
+    ) {
+        let error = Some(kind.as_str());
+        self.observer.happened(Occurrence::RemoteCalled { op, took: sent.elapsed(), error });
+        self.count(op, shard, sent, Some(kind));
+    }
+
+    /// Makes a call without the breaker: in the background.
     pub(super) async fn attempt<T>(
         &self,
         op: RemoteOp,
