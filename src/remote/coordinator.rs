@@ -62,6 +62,9 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
 /// sent before it: then that read does not say what the message has skipped.
 const MAX_CATCH_UPS: u32 = 3;
 
+/// How many tags are announced in one call: a server does nothing else meanwhile.
+pub(super) const MOST_ANNOUNCED: usize = 500;
+
 /// The shortest time a remote can keep anything.
 const LEAST_TTL: Duration = Duration::from_millis(1);
 
@@ -531,12 +534,15 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     async fn invalidate_tags_now(&self, tags: &[Tag]) -> Delivery {
         self.start();
         self.gate.link().invalidates_tags(tags);
-        let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
-        let own = OwnItems { items: &items, is_put: false };
-        let Err(failure) = self.announce(own).await else { return Delivery::Done };
-        self.gate.link().journal.note_tags(tags);
-        self.is_queued(RemoteOp::Announce, failure);
-        Delivery::Queued
+        for (n, some) in tags.chunks(MOST_ANNOUNCED).enumerate() {
+            let items: Vec<_> = some.iter().cloned().map(LogItem::from).collect();
+            if let Err(failure) = self.announce(OwnItems { items: &items, is_put: false }).await {
+                self.gate.link().journal.note_tags(&tags[n * MOST_ANNOUNCED..]);
+                self.is_queued(RemoteOp::Announce, failure);
+                return Delivery::Queued;
+            }
+        }
+        Delivery::Done
     }
 
     /// Appends to the log, where the remote has one.

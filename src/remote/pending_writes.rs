@@ -20,10 +20,11 @@ use crate::entry::Entry;
 use crate::key::{Key, Tag};
 use crate::lease::grant::Stamp;
 use crate::lease::shared_store::{Delivery, Unavailable};
-use crate::remote::coordinator::EntryRemote;
+use crate::remote::coordinator::{EntryRemote, MOST_ANNOUNCED};
 
-/// How many calls a write makes: the log is read, the longest life is told, and the value.
-const CALLS_OF_A_WRITE: u32 = 3;
+/// How many calls a write makes: the log is read, the longest life is told, and the value. The tags
+/// of one invalidation may need more.
+const CALLS_OF_A_WRITE: usize = 3;
 
 /// What a write does, as far as its order goes.
 #[derive(Debug)]
@@ -40,6 +41,14 @@ impl WriteKind {
             Self::Put(own) => own == key,
             Self::Invalidate(keys) => keys.contains(key),
             Self::InvalidateTags(_) => true,
+        }
+    }
+
+    /// Returns how many calls it makes at most.
+    fn calls(&self) -> usize {
+        match self {
+            Self::Put(_) | Self::Invalidate(_) => CALLS_OF_A_WRITE,
+            Self::InvalidateTags(tags) => CALLS_OF_A_WRITE + tags.len() / MOST_ANNOUNCED,
         }
     }
 
@@ -226,7 +235,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 write.over.cancelled().await;
             }
         };
-        if tokio::time::timeout(self.longest_write(), all).await.is_ok() {
+        if tokio::time::timeout(self.longest_of(writes), all).await.is_ok() {
             return Ok(());
         }
         if !oldest.is_over() {
@@ -236,8 +245,11 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         Err(Unavailable)
     }
 
-    fn longest_write(&self) -> Duration {
-        self.gate.longest_deadline(self.gate.largest()) * CALLS_OF_A_WRITE
+    /// Returns how long the longest of `writes` may take.
+    fn longest_of(&self, writes: &[Arc<PendingWrite>]) -> Duration {
+        let calls = writes.iter().map(|write| write.kind.calls()).max().unwrap_or_default();
+        let calls = u32::try_from(calls).unwrap_or(u32::MAX);
+        self.gate.longest_deadline(self.gate.largest()).saturating_mul(calls)
     }
 
     /// Leaves the write to the journal. The remote cannot be given a value then, so it loses

@@ -380,3 +380,33 @@ async fn what_one_process_marks_stale_is_stale_in_all_and_for_those_that_come_la
     }
     assert_eq!(load_tagged(&caches[1], &origin, "k").await, 2);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn thousands_of_tags_in_one_call_are_told_in_scripts_of_bounded_size() {
+    const TAGS: usize = 20_000;
+    let server = Server::start();
+    let caches = listening(2, &server).await;
+    let origin = Origin::new();
+    assert_eq!(load_tagged(&caches[1], &origin, "k").await, 1);
+    server.cli(&["CONFIG", "SET", "slowlog-log-slower-than", "10000"]);
+    let told = spawn({
+        let cache = caches[0].clone();
+        let tags = (1..TAGS).map(|n| n.to_string()).chain([tag("k")]);
+        async move { cache.invalidate_tags(tags).await.remote }
+    });
+    // Other callers of the process wait for it meanwhile, and do not hand it to the journal.
+    for n in 0..20_u64 {
+        load(&caches[0], &origin, n).await;
+    }
+    assert_eq!(told.await.unwrap(), Announcement::Done);
+    newer_than_1(&caches[1], &origin, "k").await;
+    assert_eq!(server.cli(&["ZCARD", LOG]), kit::redis::Reply::Int(TAGS as i64 + 1));
+    let slow = server.cli(&["SLOWLOG", "GET", "100"]);
+    let micros = |entry: &kit::redis::Reply| match entry.parts()[2] {
+        kit::redis::Reply::Int(micros) => micros,
+        _ => panic!("{entry:?}"),
+    };
+    let slowest = slow.parts().iter().map(micros).max().unwrap_or_default();
+    println!("slowest command: {slowest} µs");
+    assert!(slowest < 500_000, "{slowest} µs");
+}
