@@ -5,11 +5,16 @@ use bytes::Bytes;
 use crate::StoredResponse;
 use crate::key::{Key, Tag};
 use crate::lease::grant::{ServerTime, Version};
-use crate::remote::Remotable;
+use crate::remote::codec::ValueForm;
+use crate::remote::codec::coding::EnvelopeCoding;
 use crate::remote::envelope::{self, Envelope, Kind};
+use crate::remote::{Codec, Remotable};
 
 const KEY: &str = "key";
-const SCHEMA: u32 = 1;
+
+fn coding() -> EnvelopeCoding {
+    EnvelopeCoding { number: 1, ..EnvelopeCoding::default() }
+}
 
 /// Opens an envelope and reads the response in it. Returns how far it came.
 ///
@@ -19,12 +24,13 @@ const SCHEMA: u32 = 1;
 #[must_use]
 pub fn open(bytes: &Bytes) -> &'static str {
     let key = Key::from(KEY);
-    let opened = match envelope::open(bytes, &key, SCHEMA, bytes.len()) {
+    let opened = match envelope::open(bytes, &key, &coding(), bytes.len()) {
         Ok(opened) => opened,
         Err(damage) => return damage.as_str(),
     };
     let number = Version::new(1).expect("1 is a version");
-    let again = envelope::encode(&opened.envelope, &key, SCHEMA, opened.version.unwrap_or(number));
+    let again =
+        envelope::encode(&opened.envelope, &key, &coding(), opened.version.unwrap_or(number));
     assert_eq!(again.expect("what was read can be written")[20..], bytes[20..]);
     response(&opened.envelope.payload)
 }
@@ -47,7 +53,7 @@ pub fn response(bytes: &Bytes) -> &'static str {
 /// Reads a response, in an envelope or without, and drops it: for counting what
 /// that allocates.
 pub fn read(bytes: &Bytes) {
-    let opened = envelope::open(bytes, &Key::from(KEY), SCHEMA, bytes.len());
+    let opened = envelope::open(bytes, &Key::from(KEY), &coding(), bytes.len());
     let payload = opened.map_or_else(|_| bytes.clone(), |opened| opened.envelope.payload);
     drop(StoredResponse::decode(payload));
 }
@@ -58,11 +64,9 @@ pub fn responses() -> Vec<Bytes> {
     crate::http::stored::wire::samples()
 }
 
-/// Returns the envelope of a response.
-#[must_use]
-pub fn wrap(response: Bytes) -> Bytes {
+fn sample() -> Envelope {
     let ms = std::time::Duration::from_millis;
-    let envelope = Envelope {
+    Envelope {
         kind: Kind::Value,
         started: ServerTime::from_millis(1_700_000_000_000),
         stamp: None,
@@ -73,14 +77,47 @@ pub fn wrap(response: Bytes) -> Bytes {
         age: ms(0),
         took: ms(30),
         tags: ["user:7", "path:/report"].map(Tag::from).to_vec(),
-        payload: response,
-    };
+        payload: Bytes::new(),
+    }
+}
+
+/// Returns the envelope of a response.
+#[must_use]
+pub fn wrap(response: Bytes) -> Bytes {
+    let envelope = Envelope { payload: response, ..sample() };
     let version = Version::new(42).expect("42 is a version");
-    envelope::encode(&envelope, &Key::from(KEY), SCHEMA, version).expect("two tags fit")
+    envelope::encode(&envelope, &Key::from(KEY), &coding(), version).expect("two tags fit")
 }
 
 /// Puts a right checksum into what is long enough to have one, so that changed
 /// bytes come further than to it.
 pub fn seal(bytes: &mut [u8]) {
     envelope::seal(bytes);
+}
+
+/// A codec at work, without a remote: for measuring what it costs.
+#[derive(Debug)]
+pub struct Coder<V>(ValueForm<V>);
+
+impl<V> Coder<V> {
+    /// Takes a codec as a cache does.
+    #[must_use]
+    pub fn new(codec: Codec<V>) -> Self {
+        Self(ValueForm::new(codec, 0, "shop\ncatalog".into()))
+    }
+
+    /// Returns the envelope of a value.
+    #[must_use]
+    pub fn write(&self, value: &V) -> Option<Bytes> {
+        let payload = self.0.write(value, || ())?;
+        let envelope = Envelope { payload, ..sample() };
+        envelope::encode(&envelope, &Key::from(KEY), &self.0.coding, Version::new(42)?)
+    }
+
+    /// Reads the value in an envelope.
+    #[must_use]
+    pub fn read(&self, bytes: &Bytes) -> Option<V> {
+        let opened = envelope::open(bytes, &Key::from(KEY), &self.0.coding, 64 << 20).ok()?;
+        self.0.read(opened.envelope.payload)
+    }
 }

@@ -33,8 +33,8 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     where
         V: Remotable,
     {
-        let settings = redis.settings.clone();
-        self.remote_from(settings, move |name| redis.open(name))
+        let (settings, namespace) = (redis.settings.clone(), redis.namespace.to_string());
+        self.remote_from(settings, namespace, move |name| redis.open(name))
     }
 
     /// Shares values and refresh locks through a remote of your own. It must
@@ -44,7 +44,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     where
         V: Remotable,
     {
-        self.remote_from(settings, move |_| Ok(remote))
+        self.remote_from(settings, String::new(), move |_| Ok(remote))
     }
 
     /// Sets how values become bytes for other processes. Defaults to [`Remotable::codec`]: postcard
@@ -72,6 +72,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     fn remote_from(
         self,
         settings: RemoteSettings,
+        namespace: String,
         open: impl FnOnce(&str) -> Result<Arc<dyn Remote>, ConfigError> + Send + Sync + 'static,
     ) -> Self
     where
@@ -87,7 +88,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                     work: attaching.wait_timeout.saturating_add(attaching.compute_timeout),
                 };
                 let codec = attaching.codec.unwrap_or_else(V::codec);
-                let form = (ValueForm::new(codec, attaching.schema), attaching.weights);
+                // Neither of the two has a line break.
+                let scope = format!("{namespace}\n{}", attaching.name);
+                let form = ValueForm::new(codec, attaching.schema, scope);
+                let form = (form, attaching.weights);
                 let shared = EntryRemote::new(remote, settings, form, times, attaching.engine);
                 // A new engine has none.
                 let _ = attaching.engine.shared.set(shared);

@@ -1,5 +1,6 @@
 //! Values as bytes.
 
+pub(crate) mod coding;
 mod digest;
 mod shape;
 
@@ -11,8 +12,9 @@ use bytes::Bytes;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::remote::codec::coding::{EncryptionKeys, EnvelopeCoding};
 use crate::remote::codec::digest::digest;
-use crate::remote::codec::shape::Shape;
+use crate::remote::codec::shape::TypeShape;
 
 /// A value that can leave the process.
 ///
@@ -153,11 +155,13 @@ pub struct Codec<V> {
     /// Nothing is known of a form of your own.
     serde: Option<Serde<V>>,
     fingerprint: Option<u32>,
+    compressed_above: Option<usize>,
+    keys: Option<EncryptionKeys>,
 }
 
 /// What serde can say of a type.
 struct Serde<V> {
-    follow: fn() -> Shape,
+    follow: fn() -> TypeShape,
     digest: fn(&V) -> Option<u64>,
 }
 
@@ -166,7 +170,47 @@ impl<V> Codec<V> {
     /// two must do. Of the type only the path is in the fingerprint. The cache does not check that
     /// it reads what it has written.
     pub fn new(encode: fn(&V) -> Option<Bytes>, decode: fn(Bytes) -> Option<V>) -> Self {
-        Self { encode, decode, serde: None, fingerprint: None }
+        Self { encode, decode, serde: None, fingerprint: None, compressed_above: None, keys: None }
+    }
+
+    /// Compresses values of more than `bytes` bytes with zstd, where that makes them shorter. Both
+    /// kinds are read, and a value has at most
+    /// [`RemoteSettings::max_value_bytes`](crate::remote::RemoteSettings::max_value_bytes) when it
+    /// is unpacked.
+    ///
+    /// A process without this setting reads compressed values as a miss. To begin with compression
+    /// without misses, deploy `compress_above(usize::MAX)` first: it only reads.
+    ///
+    /// The size of a compressed value says something of its content. Do not compress secrets
+    /// together with text that a stranger chooses, if the stranger can see the size.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{HttpStampede, Redis, Remotable, StoredResponse};
+    ///
+    /// let pages = HttpStampede::http_builder("pages")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .codec(StoredResponse::codec().compress_above(1024))
+    ///     .redis(Redis::lazy("redis://127.0.0.1/")?.namespace("shop"))
+    ///     .build()?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[cfg(feature = "codec-zstd")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "codec-zstd")))]
+    pub const fn compress_above(mut self, bytes: usize) -> Self {
+        self.compressed_above = Some(bytes);
+        self
+    }
+
+    /// Encrypts values, after compression. Values that are not encrypted are a miss then. See
+    /// [`EncryptionKeys`].
+    #[cfg(feature = "codec-aead")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "codec-aead")))]
+    pub fn encrypt(mut self, keys: EncryptionKeys) -> Self {
+        self.keys = Some(keys);
+        self
     }
 
     /// Sets the number that values carry, in place of the computed one. Numbers below 2³¹ are
@@ -176,7 +220,7 @@ impl<V> Codec<V> {
         self
     }
 
-    /// Returns whether what is read is what was written. Fields count by their names: bytes that
+    /// Returns whether the value comes back from its bytes. Fields count by their names: bytes that
     /// were read in the wrong places may be written as the same bytes again.
     fn brings_back(&self, serde: &Serde<V>, value: &V, bytes: &Bytes) -> bool {
         let is_same = || {
@@ -185,6 +229,13 @@ impl<V> Codec<V> {
         };
         // A type may write how much time is left: once more, before all sharing ends.
         is_same() || is_same()
+    }
+}
+
+impl Codec<Bytes> {
+    /// Takes the bytes as they are, for values that are bytes already.
+    pub fn bytes() -> Self {
+        Self::new(|value| Some(value.clone()), Some)
     }
 }
 
@@ -217,30 +268,30 @@ impl<V: Serialize + DeserializeOwned> Codec<V> {
     }
 
     fn of<F: Format>() -> Self {
-        Self {
-            encode: F::write,
-            decode: |bytes| F::read(&bytes),
-            serde: Some(Serde {
-                follow: || {
-                    let judge = |sample: &V| {
-                        let codec = Self::of::<F>();
-                        let bytes = F::write(sample)?;
-                        Some(codec.brings_back(codec.serde.as_ref()?, sample, &bytes))
-                    };
-                    let mut shape = shape::trace::<V>(F::IS_HUMAN_READABLE, judge);
-                    shape.hash.update(F::NAME);
-                    shape
-                },
-                digest: |value| digest(value, F::IS_HUMAN_READABLE),
-            }),
-            fingerprint: None,
-        }
+        let serde = Serde {
+            follow: || {
+                let judge = |sample: &V| {
+                    let codec = Self::of::<F>();
+                    let bytes = F::write(sample)?;
+                    Some(codec.brings_back(codec.serde.as_ref()?, sample, &bytes))
+                };
+                let mut shape = shape::trace::<V>(F::IS_HUMAN_READABLE, judge);
+                shape.hash.update(F::NAME);
+                shape
+            },
+            digest: |value| digest(value, F::IS_HUMAN_READABLE),
+        };
+        Self { serde: Some(serde), ..Self::new(F::write, |bytes| F::read(&bytes)) }
     }
 }
 
 impl<V> fmt::Debug for Codec<V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Codec").field("fingerprint", &self.fingerprint).finish_non_exhaustive()
+        f.debug_struct("Codec")
+            .field("fingerprint", &self.fingerprint)
+            .field("compressed_above", &self.compressed_above)
+            .field("keys", &self.keys)
+            .finish_non_exhaustive()
     }
 }
 
@@ -251,8 +302,7 @@ const RARELY: u64 = 1000;
 /// A codec at work in one cache.
 pub(crate) struct ValueForm<V> {
     codec: Codec<V>,
-    /// What values carry: the fingerprint, and the schema on top.
-    pub(crate) number: u32,
+    pub(crate) coding: EnvelopeCoding,
     /// Made-up values of the type were read as they were written.
     is_proven: bool,
     /// A value was not. Those of other processes are then not to be trusted either.
@@ -261,7 +311,8 @@ pub(crate) struct ValueForm<V> {
 }
 
 impl<V> ValueForm<V> {
-    pub(crate) fn new(codec: Codec<V>, schema: u32) -> Self {
+    /// `scope` is the namespace and the name of the cache.
+    pub(crate) fn new(mut codec: Codec<V>, schema: u32, scope: String) -> Self {
         let shape = codec.serde.as_ref().map(|serde| (serde.follow)());
         let mut hash = blake3::Hasher::new();
         let (mut is_proven, mut is_lossy) = (true, false);
@@ -275,7 +326,9 @@ impl<V> ValueForm<V> {
         // which is a small number.
         let computed = u32::from_be_bytes([a, b, c, d]) | 1 << 31;
         let number = codec.fingerprint.unwrap_or(computed).wrapping_add(schema);
-        Self { codec, number, is_proven, is_lossy: is_lossy.into(), fills: AtomicU64::new(0) }
+        let (compressed_above, keys) = (codec.compressed_above, codec.keys.take());
+        let coding = EnvelopeCoding { number, compressed_above, keys, scope };
+        Self { codec, coding, is_proven, is_lossy: is_lossy.into(), fills: AtomicU64::new(0) }
     }
 
     /// Returns whether values stay in their process because they would not come back as they are.
@@ -309,6 +362,12 @@ impl<V> ValueForm<V> {
 
     pub(crate) fn read(&self, bytes: Bytes) -> Option<V> {
         if self.is_lossy() { None } else { (self.codec.decode)(bytes) }
+    }
+}
+
+impl<V> fmt::Debug for ValueForm<V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ValueForm").field("coding", &self.coding).finish_non_exhaustive()
     }
 }
 

@@ -130,7 +130,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     ) -> RemoteValue<V> {
         self.gate.has_seen(bytes.len());
         let max = self.gate.settings.max_value_bytes;
-        let opened = match envelope::open(bytes, key, self.form.number, max) {
+        let opened = match envelope::open(bytes, key, &self.form.coding, max) {
             Ok(opened) => opened,
             Err(damage) => return self.damaged(bytes, damage),
         };
@@ -309,6 +309,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         let altered = Occurrence::ValuesAltered { type_name: type_name::<V>() };
         let payload = self.form.write(&entry.value, || self.gate.observe(altered))?;
+        if payload.len() > self.gate.settings.max_value_bytes {
+            // Readers bound what they unpack.
+            return None;
+        }
         let window = entry.window();
         // Where the two clocks cannot be told apart, the value is older.
         let born = shard.clock.server_time(window.started)?;
@@ -328,7 +332,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         };
         let left = window.kept_until().since(self.engine.upgrade()?.clock.now());
         let left = left.min(self.gate.settings.remote_ttl).max(LEAST_TTL);
-        self.bounded(envelope::encode(&envelope, key, self.form.number, version)?)
+        self.bounded(envelope::encode(&envelope, key, &self.form.coding, version)?)
             .map(|bytes| (bytes, left))
     }
 
@@ -358,7 +362,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             tags: Vec::new(),
             payload,
         };
-        let bytes = envelope::encode(&envelope, key, self.form.number, grant.version)?;
+        let bytes = envelope::encode(&envelope, key, &self.form.coding, grant.version)?;
         Some((bytes, span.max(LEAST_TTL)))
     }
 

@@ -4,14 +4,14 @@
 //! | --- | --- |
 //! | 0..2 | magic |
 //! | 2 | format |
-//! | 3 | flags: 1 = not to be shared; the others are free for a codec |
+//! | 3 | flags: 1 = not to be shared, 2 = the payload is compressed, 4 = the rest is encrypted |
 //! | 4..20 | the version in decimal digits, which a put replaces in the server |
 //! | 20..28 | checksum over everything but the version and itself |
 //! | 28..84 | started at, fresh, stale, stale if error, took, age, kept longer; each in ms |
-//! | 84..96 | schema, length of the key, number of tags |
+//! | 84..96 | number of type, codec and schema; length of the key; number of tags |
 //! | 96..104 | length of the payload |
 //! | 104..120 | the stamp: epoch and position in the invalidation log; 0 where there is no log |
-//! | 120.. | tags, each with its length; key; payload |
+//! | 120.. | tags, each with its length; key; payload. Encrypted, as `codec/coding/aead.rs` says |
 //!
 //! Numbers are big-endian. Whatever is read is untrusted: nothing is allocated
 //! before the lengths and the checksum are right. The checksum finds damage; it
@@ -23,10 +23,13 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::key::{Key, Tag};
 use crate::lease::grant::{Epoch, ServerTime, Stamp, Version};
+use crate::remote::codec::coding::EnvelopeCoding;
 
 const MAGIC: [u8; 2] = *b"ts";
 const FORMAT: u8 = 3;
 const UNCACHEABLE: u8 = 1;
+const COMPRESSED: u8 = 2;
+const ENCRYPTED: u8 = 4;
 
 /// Where the version stands; the scripts in the server know it too.
 const VERSION: std::ops::Range<usize> = 4..20;
@@ -87,6 +90,8 @@ words! {
         Checksum = "checksum",
         /// The value is of another type, codec or schema.
         Schema = "schema",
+        /// It is not encrypted as it should be, or not for this place, or by an unknown key.
+        Decryption = "decryption",
         /// Another key's value.
         Key = "key",
         TooLarge = "too_large",
@@ -96,19 +101,26 @@ words! {
 }
 
 /// Writes an envelope. `None` if it has too many tags: without them it would
-/// outlive their invalidation. Durations are cut to whole milliseconds.
+/// outlive their invalidation; or if it cannot be encrypted. Durations are cut to whole milliseconds.
 pub(crate) fn encode(
     envelope: &Envelope,
     key: &Key,
-    schema: u32,
+    coding: &EnvelopeCoding,
     version: Version,
 ) -> Option<Bytes> {
     let tags = u32::try_from(envelope.tags.len()).ok().filter(|n| *n <= MAX_TAGS as u32)?;
     let key_len = u32::try_from(key.as_bytes().len()).ok()?;
+    let compressed = coding.compress(&envelope.payload);
+    let payload = compressed.as_ref().unwrap_or(&envelope.payload);
+    let flag = |is_set, flag| if is_set { flag } else { 0 };
     let mut out = BytesMut::with_capacity(encoded_len(envelope, key));
     out.put_slice(&MAGIC);
     out.put_u8(FORMAT);
-    out.put_u8(if envelope.kind == Kind::Uncacheable { UNCACHEABLE } else { 0 });
+    out.put_u8(
+        flag(envelope.kind == Kind::Uncacheable, UNCACHEABLE)
+            | flag(compressed.is_some(), COMPRESSED)
+            | flag(coding.keys.is_some(), ENCRYPTED),
+    );
     out.put_slice(version.to_string().as_bytes());
     out.put_u64(0);
     out.put_u64(envelope.started.as_millis());
@@ -116,10 +128,10 @@ pub(crate) fn encode(
     for span in [fresh, stale_for, stale_if_error, took, age, kept_longer] {
         out.put_u64(u64::try_from(span.as_millis()).unwrap_or(u64::MAX));
     }
-    out.put_u32(schema);
+    out.put_u32(coding.number);
     out.put_u32(key_len);
     out.put_u32(tags);
-    out.put_u64(envelope.payload.len() as u64);
+    out.put_u64(payload.len() as u64);
     out.put_u64(envelope.stamp.map_or(0, |stamp| stamp.epoch.get()));
     out.put_u64(envelope.stamp.map_or(0, |stamp| stamp.position));
     for tag in &envelope.tags {
@@ -127,12 +139,17 @@ pub(crate) fn encode(
         out.put_slice(tag.as_bytes());
     }
     out.put_slice(key.as_bytes());
-    out.put_slice(&envelope.payload);
+    out.put_slice(payload);
+    if coding.keys.is_some() {
+        let content = out.split_off(HEAD);
+        let encrypted = coding.encrypt(place(&out, key), &content)?;
+        out.put_slice(&encrypted);
+    }
     seal(&mut out);
     Some(out.freeze())
 }
 
-/// Returns how many bytes [`encode`] writes.
+/// Returns how many bytes [`encode`] writes, without compression and encryption.
 pub(crate) fn encoded_len(envelope: &Envelope, key: &Key) -> usize {
     let tags: usize = envelope.tags.iter().map(|tag| 4 + tag.as_bytes().len()).sum();
     HEAD + tags + key.as_bytes().len() + envelope.payload.len()
@@ -143,7 +160,7 @@ pub(crate) fn encoded_len(envelope: &Envelope, key: &Key) -> usize {
 pub(crate) fn open(
     bytes: &Bytes,
     key: &Key,
-    schema: u32,
+    coding: &EnvelopeCoding,
     max_bytes: usize,
 ) -> Result<EnvelopeContents, Damage> {
     let head = Head::read(bytes)?;
@@ -153,10 +170,16 @@ pub(crate) fn open(
     if bytes[CHECKSUM] != checksum(bytes) {
         return Err(Damage::Checksum);
     }
-    if head.schema != schema {
+    if head.number != coding.number {
         return Err(Damage::Schema);
     }
+    if head.is_encrypted != coding.keys.is_some() {
+        return Err(Damage::Decryption);
+    }
     let mut rest = bytes.slice(HEAD..);
+    if head.is_encrypted {
+        rest = coding.decrypt(place(bytes, key), &rest).ok_or(Damage::Decryption)?;
+    }
     let tags = read_tags(&mut rest, head.tags).ok_or(Damage::Format)?;
     let named = take(&mut rest, head.key_len).ok_or(Damage::Format)?;
     if rest.len() as u64 != head.payload_len {
@@ -164,6 +187,9 @@ pub(crate) fn open(
     }
     if named != key.as_bytes() {
         return Err(Damage::Key);
+    }
+    if head.is_compressed {
+        rest = coding.decompress(&rest, max_bytes).ok_or(Damage::Payload)?;
     }
     let envelope = Envelope {
         kind: head.kind,
@@ -181,6 +207,12 @@ pub(crate) fn open(
     Ok(EnvelopeContents { version: version_of(bytes), envelope })
 }
 
+/// Returns what an encrypted content is bound to: all of the head but the version and the
+/// checksum, and the key.
+fn place<'a>(bytes: &'a [u8], key: &'a Key) -> [&'a [u8]; 3] {
+    [&bytes[..VERSION.start], &bytes[CHECKSUM.end..HEAD], key.as_bytes()]
+}
+
 /// Returns the version of what stands in the remote, damaged or not.
 pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
     Version::from_digits(bytes.get(VERSION)?)
@@ -189,9 +221,11 @@ pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
 /// What stands at fixed places.
 struct Head {
     kind: Kind,
+    is_compressed: bool,
+    is_encrypted: bool,
     started: u64,
     spans: [Duration; 6],
-    schema: u32,
+    number: u32,
     key_len: u32,
     tags: u32,
     payload_len: u64,
@@ -204,16 +238,17 @@ impl Head {
         if head[..2] != MAGIC {
             return Err(Damage::Magic);
         }
-        let kind = match (head[2], head[3]) {
-            (FORMAT, 0) => Kind::Value,
-            (FORMAT, UNCACHEABLE) => Kind::Uncacheable,
-            _ => return Err(Damage::Format),
-        };
+        let has = |flag| head[3] & flag != 0;
+        if head[2] != FORMAT || has(!(UNCACHEABLE | COMPRESSED | ENCRYPTED)) {
+            return Err(Damage::Format);
+        }
         Ok(Self {
-            kind,
+            kind: if has(UNCACHEABLE) { Kind::Uncacheable } else { Kind::Value },
+            is_compressed: has(COMPRESSED),
+            is_encrypted: has(ENCRYPTED),
             started: u64_at(head, 28),
             spans: [36, 44, 52, 60, 68, 76].map(|at| Duration::from_millis(u64_at(head, at))),
-            schema: u32_at(head, 84),
+            number: u32_at(head, 84),
             key_len: u32_at(head, 88),
             tags: u32_at(head, 92),
             payload_len: u64_at(head, 96),
@@ -277,5 +312,7 @@ impl std::fmt::Debug for Envelope {
     }
 }
 
+#[cfg(all(test, feature = "codec-aead", feature = "codec-zstd"))]
+mod coded_tests;
 #[cfg(test)]
 mod tests;

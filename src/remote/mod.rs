@@ -59,7 +59,7 @@
 mod attach;
 pub(crate) mod breaker;
 pub(crate) mod clock;
-mod codec;
+pub(crate) mod codec;
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
 pub mod contract;
@@ -94,6 +94,9 @@ pub use crate::lease::grant::{
 };
 pub use crate::lease::wakes::{Listener, Wakes};
 pub use crate::observe::RemoteOp;
+#[cfg(feature = "codec-aead")]
+#[cfg_attr(docsrs, doc(cfg(feature = "codec-aead")))]
+pub use crate::remote::codec::coding::EncryptionKeys;
 pub use crate::remote::codec::{Codec, Remotable};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]

@@ -8,6 +8,7 @@ mod batch_edges;
 mod batch_storms;
 mod batches;
 mod clock_steps;
+mod codecs;
 mod commands;
 mod consistency_model;
 mod contract;

@@ -25,16 +25,18 @@ struct Digest {
     is_human_readable: bool,
 }
 
-impl Digest {
-    fn parts(self, variant: u32) -> Parts {
-        Parts { digest: self, variant, key: 0, sum: 0 }
-    }
-}
-
 macro_rules! scalars {
     ($($method:ident($value:ident: $type:ty) $hashed:expr;)+) => {$(
         fn $method(self, $value: $type) -> Result<u64, Error> {
             Ok(hash($hashed))
+        }
+    )+};
+}
+
+macro_rules! compounds {
+    ($($method:ident($($argument:ident: $type:ty),*) $variant:expr;)+) => {$(
+        fn $method(self, $($argument: $type),*) -> Result<Parts, Error> {
+            Ok(Parts { digest: self, variant: $variant, key: 0, sum: 0 })
         }
     )+};
 }
@@ -110,44 +112,14 @@ impl Serializer for Digest {
         Ok(hash((variant, value.serialize(self)?)))
     }
 
-    fn serialize_seq(self, _: Option<usize>) -> Result<Parts, Error> {
-        Ok(self.parts(0))
-    }
-
-    fn serialize_tuple(self, _: usize) -> Result<Parts, Error> {
-        Ok(self.parts(0))
-    }
-
-    fn serialize_tuple_struct(self, _: &'static str, _: usize) -> Result<Parts, Error> {
-        Ok(self.parts(0))
-    }
-
-    fn serialize_tuple_variant(
-        self,
-        _: &'static str,
-        variant: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Parts, Error> {
-        Ok(self.parts(variant))
-    }
-
-    fn serialize_map(self, _: Option<usize>) -> Result<Parts, Error> {
-        Ok(self.parts(0))
-    }
-
-    fn serialize_struct(self, _: &'static str, _: usize) -> Result<Parts, Error> {
-        Ok(self.parts(0))
-    }
-
-    fn serialize_struct_variant(
-        self,
-        _: &'static str,
-        variant: u32,
-        _: &'static str,
-        _: usize,
-    ) -> Result<Parts, Error> {
-        Ok(self.parts(variant))
+    compounds! {
+        serialize_seq(_len: Option<usize>) 0;
+        serialize_tuple(_len: usize) 0;
+        serialize_tuple_struct(_name: &'static str, _len: usize) 0;
+        serialize_tuple_variant(_of: &'static str, at: u32, _name: &'static str, _len: usize) at;
+        serialize_map(_len: Option<usize>) 0;
+        serialize_struct(_name: &'static str, _len: usize) 0;
+        serialize_struct_variant(_of: &'static str, at: u32, _name: &'static str, _len: usize) at;
     }
 
     fn is_human_readable(&self) -> bool {
@@ -176,42 +148,18 @@ impl Parts {
     }
 }
 
-macro_rules! unnamed {
-    ($($of:ident: $method:ident;)+) => {$(
+macro_rules! parts {
+    ($($of:ident: $method:ident($($name:ident)?);)+) => {$(
         impl ser::$of for Parts {
             type Ok = u64;
             type Error = Error;
 
-            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Error> {
-                self.add((), value)
-            }
-
-            fn end(self) -> Result<u64, Error> {
-                Ok(self.finish())
-            }
-        }
-    )+};
-}
-
-unnamed! {
-    SerializeSeq: serialize_element;
-    SerializeTuple: serialize_element;
-    SerializeTupleStruct: serialize_field;
-    SerializeTupleVariant: serialize_field;
-}
-
-macro_rules! named {
-    ($($of:ident;)+) => {$(
-        impl ser::$of for Parts {
-            type Ok = u64;
-            type Error = Error;
-
-            fn serialize_field<T: Serialize + ?Sized>(
+            fn $method<T: Serialize + ?Sized>(
                 &mut self,
-                name: &'static str,
+                $($name: &'static str,)?
                 value: &T,
             ) -> Result<(), Error> {
-                self.add(name, value)
+                self.add(($($name)?), value)
             }
 
             fn end(self) -> Result<u64, Error> {
@@ -221,9 +169,13 @@ macro_rules! named {
     )+};
 }
 
-named! {
-    SerializeStruct;
-    SerializeStructVariant;
+parts! {
+    SerializeSeq: serialize_element();
+    SerializeTuple: serialize_element();
+    SerializeTupleStruct: serialize_field();
+    SerializeTupleVariant: serialize_field();
+    SerializeStruct: serialize_field(name);
+    SerializeStructVariant: serialize_field(name);
 }
 
 impl ser::SerializeMap for Parts {

@@ -29,7 +29,7 @@ const MAX_REPEATS: usize = 2;
 const TEXT: &str = "1970-01-01T00:00:00Z";
 
 /// What was found out about a type.
-pub(super) struct Shape {
+pub(super) struct TypeShape {
     pub(super) hash: blake3::Hasher,
     /// No pass ended early, and all samples were accepted.
     pub(super) is_complete: bool,
@@ -41,7 +41,7 @@ pub(super) struct Shape {
 pub(super) fn trace<V: DeserializeOwned>(
     is_human_readable: bool,
     judge: impl Fn(&V) -> Option<bool>,
-) -> Shape {
+) -> TypeShape {
     let mut trace = Trace {
         hash: blake3::Hasher::new(),
         requests: 0,
@@ -61,7 +61,7 @@ pub(super) fn trace<V: DeserializeOwned>(
             verdicts.push(sample.and_then(|sample| judge(&sample)));
         }
     }
-    Shape {
+    TypeShape {
         hash: trace.hash,
         is_complete: verdicts.iter().all(|verdict| *verdict == Some(true)),
         has_bad_sample: verdicts.contains(&Some(false)),

@@ -120,7 +120,7 @@ struct Plainly {
 }
 
 fn number_of<V>(codec: Codec<V>, schema: u32) -> u32 {
-    ValueForm::new(codec, schema).number
+    ValueForm::new(codec, schema, String::new()).coding.number
 }
 
 #[test]
@@ -182,7 +182,7 @@ fn a_type_that_contains_itself_has_no_value_or_refuses_has_a_shape() {
 /// What its samples say of a type: whether they were all taken, and whether one was read as
 /// another value.
 fn samples<V: Remotable>() -> (bool, bool) {
-    let form = ValueForm::new(V::codec(), 0);
+    let form = ValueForm::new(V::codec(), 0, String::new());
     (form.is_proven, form.is_lossy())
 }
 

@@ -7,6 +7,10 @@ fn version() -> Version {
     Version::new(42).unwrap()
 }
 
+fn plain(number: u32) -> EnvelopeCoding {
+    EnvelopeCoding { number, ..EnvelopeCoding::default() }
+}
+
 fn sample() -> Envelope {
     Envelope {
         kind: Kind::Value,
@@ -24,11 +28,11 @@ fn sample() -> Envelope {
 }
 
 fn written(envelope: &Envelope) -> Bytes {
-    encode(envelope, &"k".into(), 3, version()).unwrap()
+    encode(envelope, &"k".into(), &plain(3), version()).unwrap()
 }
 
 fn damage(bytes: &[u8]) -> Option<Damage> {
-    open(&Bytes::copy_from_slice(bytes), &"k".into(), 3, MAX).err()
+    open(&Bytes::copy_from_slice(bytes), &"k".into(), &plain(3), MAX).err()
 }
 
 /// The same bytes under a checksum that is right.
@@ -86,10 +90,10 @@ proptest! {
         envelope in envelopes(), key: Vec<u8>, schema: u32, number in 1..1_u64 << 52,
     ) {
         let (key, version) = (Key::from(key), Version::new(number));
-        let bytes = encode(&envelope, &key, schema, version.unwrap()).unwrap();
+        let bytes = encode(&envelope, &key, &plain(schema), version.unwrap()).unwrap();
         prop_assert_eq!(bytes.len(), encoded_len(&envelope, &key));
         prop_assert_eq!(version_of(&bytes), version);
-        let opened = open(&bytes, &key, schema, MAX).unwrap();
+        let opened = open(&bytes, &key, &plain(schema), MAX).unwrap();
         prop_assert_eq!(opened.version, version);
         prop_assert_eq!(opened.envelope, envelope);
     }
@@ -112,9 +116,9 @@ proptest! {
         let at = at.index(bytes.len());
         bytes[at] = new;
         let bytes = Bytes::from(sealed(bytes));
-        if let Ok(opened) = open(&bytes, &"k".into(), 3, MAX) {
+        if let Ok(opened) = open(&bytes, &"k".into(), &plain(3), MAX) {
             let version = opened.version.unwrap_or(version());
-            let again = encode(&opened.envelope, &"k".into(), 3, version).unwrap();
+            let again = encode(&opened.envelope, &"k".into(), &plain(3), version).unwrap();
             prop_assert_eq!(&again[VERSION.end..], &bytes[VERSION.end..]);
         }
     }
@@ -147,19 +151,19 @@ fn every_truncation_and_every_addition_is_damage() {
 fn a_server_may_replace_the_version_and_nothing_else_changes() {
     let mut bytes = written(&sample()).to_vec();
     bytes[VERSION].copy_from_slice(b"0000000000000099");
-    let opened = open(&Bytes::from(bytes.clone()), &"k".into(), 3, MAX).unwrap();
+    let opened = open(&Bytes::from(bytes.clone()), &"k".into(), &plain(3), MAX).unwrap();
     assert_eq!(opened.version, Version::new(99));
     assert_eq!(opened.envelope, sample());
     // Digits that are none: the value stands, only its version is unknown.
     bytes[VERSION].copy_from_slice(b"9999999999999999");
-    let opened = open(&Bytes::from(bytes), &"k".into(), 3, MAX).unwrap();
+    let opened = open(&Bytes::from(bytes), &"k".into(), &plain(3), MAX).unwrap();
     assert_eq!(opened.version, None);
 }
 
 #[test]
 fn each_kind_of_damage_has_its_name() {
     let bytes = written(&sample());
-    let find = |key: &str, schema, max| open(&bytes, &key.into(), schema, max).unwrap_err();
+    let find = |key: &str, schema, max| open(&bytes, &key.into(), &plain(schema), max).unwrap_err();
     for (damage, expected) in [
         (damage(b"").unwrap(), "short"),
         (damage(&bytes[..HEAD - 1]).unwrap(), "short"),
@@ -167,7 +171,9 @@ fn each_kind_of_damage_has_its_name() {
         (damage(&with(2, &[1])).unwrap(), "format"),
         (damage(&with(2, &[2])).unwrap(), "format"),
         (damage(&with(2, &[4])).unwrap(), "format"),
-        (damage(&with(3, &[2])).unwrap(), "format"),
+        (damage(&with(3, &[8])).unwrap(), "format"),
+        (damage(&with(3, &[2])).unwrap(), "payload"),
+        (damage(&with(3, &[4])).unwrap(), "decryption"),
         (damage(&bytes[..bytes.len() - 1]).unwrap(), "checksum"),
         (find("k", 4, MAX), "schema"),
         (find("other", 3, MAX), "key"),
@@ -175,7 +181,7 @@ fn each_kind_of_damage_has_its_name() {
     ] {
         assert_eq!(damage.as_str(), expected);
     }
-    assert!(open(&bytes, &"k".into(), 3, 9).is_ok(), "as large as allowed");
+    assert!(open(&bytes, &"k".into(), &plain(3), 9).is_ok(), "as large as allowed");
 }
 
 #[test]
@@ -191,21 +197,21 @@ fn lengths_that_lie_are_damage_even_under_a_right_checksum() {
 #[test]
 fn an_envelope_with_too_many_tags_is_not_written() {
     let with_tags = |count: u32| Envelope { tags: (0..count).map(Tag::from).collect(), ..sample() };
-    assert!(encode(&with_tags(4096), &"k".into(), 3, version()).is_some());
-    assert!(encode(&with_tags(4097), &"k".into(), 3, version()).is_none());
+    assert!(encode(&with_tags(4096), &"k".into(), &plain(3), version()).is_some());
+    assert!(encode(&with_tags(4097), &"k".into(), &plain(3), version()).is_none());
 }
 
 #[test]
 fn the_payload_is_a_slice_of_what_was_read() {
     let bytes = written(&sample());
-    let payload = open(&bytes, &"k".into(), 3, MAX).unwrap().envelope.payload;
+    let payload = open(&bytes, &"k".into(), &plain(3), MAX).unwrap().envelope.payload;
     assert!(bytes.as_ptr_range().contains(&payload.as_ptr()));
 }
 
 #[test]
 fn a_duration_too_long_for_its_place_stays_the_longest() {
     let envelope = Envelope { fresh: Duration::MAX, ..sample() };
-    let opened = open(&written(&envelope), &"k".into(), 3, MAX).unwrap();
+    let opened = open(&written(&envelope), &"k".into(), &plain(3), MAX).unwrap();
     assert_eq!(opened.envelope.fresh, Duration::from_millis(u64::MAX));
 }
 
@@ -235,7 +241,7 @@ fn the_page_for_other_languages_shows_what_is_written() {
         ..sample()
     };
     let version = Version::new(1_764_072_000_000_000).unwrap();
-    let written = encode(&envelope, &"user:7".into(), 0, version).unwrap();
+    let written = encode(&envelope, &"user:7".into(), &plain(0), version).unwrap();
     let written: String = written.iter().map(|byte| format!("{byte:02x}")).collect();
     assert_eq!(shown, written);
 }

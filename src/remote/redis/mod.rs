@@ -114,7 +114,7 @@ const LONGEST_CLIENT_NAME: usize = 128;
 #[must_use]
 pub struct Redis {
     link: Pool,
-    namespace: Arc<str>,
+    pub(crate) namespace: Arc<str>,
     pub(crate) settings: RemoteSettings,
 }
 
