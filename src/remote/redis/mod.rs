@@ -82,7 +82,7 @@ pub use crate::remote::redis::credentials::{
 #[cfg(feature = "redis-legacy-lock")]
 pub use crate::remote::redis::legacy::{LegacyLock, LegacyLockGuard};
 pub use crate::remote::redis::lock::{RedisLock, RedisLockGuard};
-use crate::remote::redis::names::Names;
+use crate::remote::redis::names::{NameSecret, Names};
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::remote::RedisRemote;
 use crate::remote::{Remote, RemoteSettings};
@@ -115,6 +115,7 @@ const LONGEST_CLIENT_NAME: usize = 128;
 pub struct Redis {
     link: Pool,
     pub(crate) namespace: Arc<str>,
+    name_secret: Option<NameSecret>,
     pub(crate) settings: RemoteSettings,
 }
 
@@ -251,7 +252,12 @@ impl Redis {
     }
 
     fn new(target: Target) -> Self {
-        Self { link: Pool::new(target), namespace: "".into(), settings: RemoteSettings::new() }
+        Self {
+            link: Pool::new(target),
+            namespace: "".into(),
+            name_secret: None,
+            settings: RemoteSettings::new(),
+        }
     }
 
     /// Takes a server by its URL, as [`lazy`](Self::lazy) does, and asks
@@ -326,6 +332,28 @@ impl Redis {
         self
     }
 
+    /// Hashes each key with this secret (BLAKE3, keyed) in the names of its records, so that a
+    /// list of the names shows no keys. All processes of a cache need the same secret: with
+    /// another one they do not find each other's values and locks.
+    ///
+    /// Not hashed are the names of caches and locks, and what processes tell each other of
+    /// invalidations: messages and the invalidation log carry invalidated keys, and tags, as they
+    /// are. Values carry their key and tags, unless they are encrypted with `Codec::encrypt`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tower_stampede::Redis;
+    /// # let secret = [7; 32];
+    /// // 32 random bytes, from your store of secrets.
+    /// let redis = Redis::lazy("redis://127.0.0.1")?.namespace("shop").hash_names(&secret);
+    /// # Ok::<(), tower_stampede::ConfigError>(())
+    /// ```
+    pub fn hash_names(mut self, secret: &[u8; 32]) -> Self {
+        self.name_secret = Some(NameSecret(*secret));
+        self
+    }
+
     /// Sets all that is said of any remote.
     pub fn settings(mut self, settings: RemoteSettings) -> Self {
         self.settings = settings;
@@ -390,7 +418,7 @@ impl Redis {
     /// Makes the remote of the cache with this name.
     pub(crate) fn open(&self, cache_name: &str) -> Result<Arc<dyn Remote>, ConfigError> {
         self.link.is_awaited_for(self.settings.op_timeout);
-        let names = Names::new(&self.namespace, cache_name)?;
+        let names = Names::new(&self.namespace, cache_name)?.hashed(self.name_secret);
         Ok(Arc::new(RedisRemote::new(self.link.clone(), names, self.settings.max_value_bytes)))
     }
 }

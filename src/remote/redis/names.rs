@@ -1,6 +1,6 @@
 //! The names of entries, channels and the log in Redis.
 
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 
 use crate::error::ConfigError;
 use crate::key::Key;
@@ -21,6 +21,17 @@ pub(super) struct Names {
     prefix: String,
     /// What begins the names of the invalidation log.
     log: String,
+    secret: Option<NameSecret>,
+}
+
+/// What keys are hashed with, where names do not show them. Never printed.
+#[derive(Clone, Copy)]
+pub(super) struct NameSecret(pub(super) [u8; 32]);
+
+impl fmt::Debug for NameSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NameSecret")
+    }
 }
 
 /// The names of the invalidation log, which share a cluster slot.
@@ -46,7 +57,11 @@ impl Names {
         // The name of the cache is part of the hash tag: the logs of several caches are on
         // several nodes. No key of an entry ends like this.
         let log = format!("{prefix}:{{#{cache}}}");
-        Ok(Self { prefix, log })
+        Ok(Self { prefix, log, secret: None })
+    }
+
+    pub(super) fn hashed(self, secret: Option<NameSecret>) -> Self {
+        Self { secret, ..self }
     }
 
     /// Returns what begins the names of every cache in `namespace`.
@@ -63,7 +78,7 @@ impl Names {
     }
 
     pub(super) fn entry(&self, key: &Key) -> EntryNames {
-        let tag = slot_tag(key.as_bytes());
+        let tag = slot_tag(key.as_bytes(), self.secret);
         EntryNames {
             value: self.with_tag(&tag, b":v"),
             lock: self.with_tag(&tag, b":l"),
@@ -72,7 +87,7 @@ impl Names {
     }
 
     pub(super) fn value(&self, key: &Key) -> Vec<u8> {
-        self.with_tag(&slot_tag(key.as_bytes()), b":v")
+        self.with_tag(&slot_tag(key.as_bytes(), self.secret), b":v")
     }
 
     /// Returns the channel on which this process is woken.
@@ -176,18 +191,20 @@ fn check_parts(namespace: &str) -> Result<(), ConfigError> {
     }
 }
 
-/// Returns what stands between the braces: the key, or its digest where the
-/// key would be too long, would end the braces, or looks like a digest.
-fn slot_tag(key: &[u8]) -> Vec<u8> {
+/// Returns what stands between the braces: the key, or its digest where there is a secret, or
+/// where the key would be too long, would end the braces, or looks like a digest.
+fn slot_tag(key: &[u8], secret: Option<NameSecret>) -> Vec<u8> {
     let plain = (1..=LONGEST_PLAIN).contains(&key.len())
         && key[0] != b'#'
         && !key.iter().any(|byte| matches!(byte, b'{' | b'}'));
-    if plain {
-        return key.to_vec();
-    }
+    let digest = match secret {
+        Some(NameSecret(secret)) => blake3::keyed_hash(&secret, key),
+        None if plain => return key.to_vec(),
+        None => blake3::hash(key),
+    };
     let mut tag = String::with_capacity(33);
     tag.push('#');
-    for byte in &blake3::hash(key).as_bytes()[..16] {
+    for byte in &digest.as_bytes()[..16] {
         write!(tag, "{byte:02x}").expect("a string takes whatever is written");
     }
     tag.into_bytes()
@@ -258,11 +275,22 @@ mod tests {
     fn keys_that_cannot_stand_between_braces_are_digested() {
         let long = "x".repeat(201);
         for odd in ["", "a{b", "a}b", "#a", &long] {
-            let tag = slot_tag(odd.as_bytes());
+            let tag = slot_tag(odd.as_bytes(), None);
             assert_eq!((tag.len(), tag[0]), (33, b'#'), "{odd:?}");
         }
-        assert_eq!(slot_tag(&[b'x'; 200]), [b'x'; 200]);
-        assert_eq!(slot_tag(b"a#"), b"a#");
+        assert_eq!(slot_tag(&[b'x'; 200], None), [b'x'; 200]);
+        assert_eq!(slot_tag(b"a#", None), b"a#");
+    }
+
+    #[test]
+    fn with_a_secret_no_name_shows_its_key_and_another_secret_makes_another_name() {
+        let hashed = |secret| names().hashed(Some(NameSecret([secret; 32])));
+        let value = |names: &Names| names.value(&Key::from("user:7"));
+        assert!(value(&hashed(1)).starts_with(b"shop:2:catalog:{#"));
+        assert_eq!(value(&hashed(1)), hashed(1).entry(&Key::from("user:7")).value);
+        assert_ne!(value(&hashed(1)), value(&hashed(2)));
+        assert_ne!(value(&hashed(1)), hashed(1).value(&Key::from("user:8")));
+        assert!(!format!("{:?}", hashed(1)).contains("[1"));
     }
 
     #[test]

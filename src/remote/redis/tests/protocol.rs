@@ -244,6 +244,20 @@ async fn caches_of_other_names_or_namespaces_share_nothing() {
 }
 
 #[tokio::test]
+async fn hashed_names_show_no_key_and_are_found_and_invalidated_by_it() {
+    let server = Server::start();
+    let hashed = |secret: u8| server.redis().hash_names(&[secret; 32]).open("c").unwrap();
+    let key = Key::from("user:7");
+    hashed(1).put(&key, TTL, envelope(None, "x")).await.unwrap();
+    assert!(hashed(1).get(&key).await.unwrap().is_some());
+    assert_eq!(hashed(2).get(&key).await.unwrap(), None);
+    let names = format!("{:?}", server.tell(&["KEYS", "*"]).await);
+    assert!(names.contains("stampede:2:c:{#") && !names.contains("user"), "{names}");
+    hashed(1).invalidate(&key).await.unwrap();
+    assert_eq!(hashed(1).get(&key).await.unwrap(), None);
+}
+
+#[tokio::test]
 async fn durations_without_an_end_are_taken() {
     let server = Server::start();
     let remote = server.redis().open("c").unwrap();
