@@ -104,6 +104,7 @@
 //! | `moka` | no | moka as the store of a cache: `Eviction::Lru`, `TinyLfu` | the crate's own store: `ByPrice`, `S3Fifo` |
 //! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
 //! | `codec-json` | no | `remote::Codec::json` | values leave the process as postcard, or in a form of your own |
+//! | `codec-zstd`, `codec-aead` | no | `remote::Codec::compress_above`, `encrypt` | values are neither compressed nor encrypted |
 //! | `redis` | no | `Redis`, `RedisLock`, `Builder::redis` | each process computes for itself |
 //! | `redis-tls-rustls`, `redis-tls-native` | no | `rediss://`, with rustls or the system's TLS library | such a URL is refused |
 //! | `redis-cluster`, `redis-sentinel` | no | `Redis::cluster`, `Redis::sentinel` | one node serves its own slots only; an address that always leads to the primary is needed |
