@@ -41,7 +41,7 @@ pub mod migration;
 page!(the_lock, "the-lock.md");
 page!(operating_redis, "operating-redis.md", all(feature = "redis", feature = "test-util"));
 page!(observability, "observability.md");
-page!(operations, "operations/README.md");
+pub mod operations;
 page!(threats, "threats.md", feature = "axum");
 page!(protocol_for_other_languages, "protocol-for-other-languages.md", feature = "remote");
 page!(benchmarks, "benchmarks.md");

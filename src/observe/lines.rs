@@ -103,6 +103,9 @@ lines! {
         invalidation log: volatile-lfu does not" [server policy];
     Unreachable: Warn "no connection to the remote can be made, or it refuses every call, and that \
         does not mend itself" [server cause remedy];
+    Unheard: Warn "messages of other processes do not arrive, though the server answers commands: \
+        requests that wait look again by themselves, which takes longer; Redis::check says what the \
+        server refuses" [server error];
     Unweighed: Warn "values of this type may hold memory that the cache cannot count, so the \
         number of entries is bounded; implement Weigh for the type and call Builder::weigh, or \
         set Builder::weigher or Builder::max_entries" [type_name max_entries];

@@ -54,20 +54,28 @@ impl Log {
 /// Warns of a server that evicts locks. It belongs to no cache alone.
 #[cfg(feature = "redis")]
 pub(crate) fn warn_of_policy(server: &str, policy: &str) {
-    let (server, policy) = (Some(server), Some(policy));
-    warn(&Line { server, policy, ..Line::of(LogMessage::LocksAreEvicted) });
+    let policy = Some(policy);
+    warn_of_server(server, Line { policy, ..Line::of(LogMessage::LocksAreEvicted) });
 }
 
 /// Warns of a server that is of no use before its operator does what `remedy` says.
 #[cfg(feature = "redis")]
 pub(crate) fn warn_of_connection(server: &str, cause: &str, remedy: &'static str) {
-    let (server, cause, remedy) = (Some(server), Some(cause), Some(remedy));
-    warn(&Line { server, cause, remedy, ..Line::of(LogMessage::Unreachable) });
+    let (cause, remedy) = (Some(cause), Some(remedy));
+    warn_of_server(server, Line { cause, remedy, ..Line::of(LogMessage::Unreachable) });
+}
+
+/// Warns of a server that refuses to send messages.
+#[cfg(feature = "redis")]
+pub(crate) fn warn_of_silence(server: &str, error: &'static str) {
+    let error = Some(error);
+    warn_of_server(server, Line { error, ..Line::of(LogMessage::Unheard) });
 }
 
 #[cfg(feature = "redis")]
-fn warn(line: &Line<'_>) {
-    crate::observe::contain_panic(|| write(None, false, line, LeftOut::default()));
+fn warn_of_server(server: &str, line: Line<'_>) {
+    let line = Line { server: Some(server), ..line };
+    crate::observe::contain_panic(|| write(None, false, &line, LeftOut::default()));
 }
 
 fn is_enabled(level: LineLevel) -> bool {

@@ -91,7 +91,7 @@ pub use table::Event;
 #[cfg(feature = "redis")]
 pub(crate) use log::warn_of_connection;
 #[cfg(all(feature = "redis", feature = "tracing"))]
-pub(crate) use log::warn_of_policy;
+pub(crate) use log::{warn_of_policy, warn_of_silence};
 
 #[cfg_attr(
     not(feature = "remote"),

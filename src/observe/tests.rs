@@ -180,6 +180,7 @@ mod table {
         {
             crate::observe::warn_of_policy("r", "volatile-ttl");
             crate::observe::warn_of_connection("r", "an expired certificate", "renew it");
+            crate::observe::warn_of_silence("r", "denied");
         }
     }
 
@@ -201,7 +202,7 @@ mod table {
         let (recorder, lines) = (Metrics::default(), Lines::default());
         drive(&recorder, &lines).await;
         let mut seen = lines.0.lock().unwrap().clone();
-        let of_server = [LogMessage::LocksAreEvicted, LogMessage::Unreachable];
+        let of_server = [LogMessage::LocksAreEvicted, LogMessage::Unreachable, LogMessage::Unheard];
         for message in LogMessage::ALL {
             if cfg!(not(feature = "redis")) && of_server.contains(message) {
                 continue;

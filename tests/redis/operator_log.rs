@@ -9,7 +9,7 @@ use tracing::Level;
 use crate::kit::log::{TextLog, assert_says};
 use crate::kit::origin::{MINUTE, Origin, SECOND};
 use crate::kit::redis::Cluster;
-use crate::kit::redis::{Server, eventually};
+use crate::kit::redis::{Proxy, Server, eventually};
 use crate::kit::redis_caches::hasty_on;
 use crate::kit::redis_caches::{LIMIT, fresh_key, load};
 use crate::kit::spawn;
@@ -138,4 +138,106 @@ async fn the_log_names_the_node_of_a_cluster_that_does_not_answer() {
     assert_says(away, &["WARN", &format!("server=\"{frozen}\"")]);
     assert_eq!(cache.servers_away(), [frozen]);
     cluster.nodes()[1].thaw();
+}
+
+/// Returns what a process says about a server that refuses a command: by `Redis::check`, and in
+/// the log once requests were answered.
+async fn said_of(server: &Server, line: &str) -> (String, String) {
+    said_at(&server.url(), line).await
+}
+
+async fn said_at(url: &str, line: &str) -> (String, String) {
+    let (log, origin) = (TextLog::default(), Origin::new());
+    let listening = log.listen(Level::INFO);
+    let cache = hasty_on(Redis::lazy(url).unwrap());
+    let until = tokio::time::Instant::now() + MINUTE;
+    while !log.text().contains(line) {
+        load(&cache, &origin, &*fresh_key()).await;
+        tokio::time::sleep(SECOND / 100).await;
+        assert!(tokio::time::Instant::now() < until, "nothing says {line:?}: {}", log.text());
+    }
+    assert_eq!(cache.health(), Health::Degraded);
+    drop(listening);
+    let checked = Redis::lazy(url).unwrap().check().await.unwrap_err();
+    (checked.to_string(), log.lines().into_iter().find(|said| said.contains(line)).unwrap())
+}
+
+const AWAY: &str = "the remote is away";
+const UNHEARD: &str = "messages of other processes do not arrive";
+
+#[tokio::test]
+async fn a_server_without_scripts_is_named_by_the_check_and_in_the_log() {
+    for command in ["EVAL", "EVALSHA"] {
+        let server = Server::configured(&[&format!("rename-command {command} \"\"")]);
+        let (checked, line) = said_of(&server, AWAY).await;
+        assert!(checked.contains(&format!("the server refuses {command} ")), "{checked}");
+        assert_says(&line, &["WARN", "error=\"denied\"", &server.address()]);
+    }
+    let server = Server::start();
+    server.cli(&["ACL", "SETUSER", "default", "-@scripting"]);
+    let (checked, line) = said_of(&server, AWAY).await;
+    assert_says(&checked, &["the server refuses EVAL ", "NOPERM"]);
+    assert_says(&line, &["WARN", "error=\"denied\""]);
+}
+
+#[tokio::test]
+async fn a_server_without_messages_is_named_by_the_check_and_in_the_log() {
+    let without = Server::configured(&["rename-command SUBSCRIBE \"\""]);
+    let without_channels = Server::start();
+    without_channels.cli(&["ACL", "SETUSER", "default", "resetchannels"]);
+    for (server, what) in [(without, "SUBSCRIBE"), (without_channels, "channel")] {
+        let (checked, line) = said_of(&server, UNHEARD).await;
+        assert!(checked.contains(what), "{checked}");
+        assert_says(&line, &["WARN", "error=\"denied\"", "Redis::check", &server.address()]);
+    }
+}
+
+#[tokio::test]
+async fn a_proxy_that_swallows_subscriptions_is_named_in_the_log() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    proxy.mute_subscribers(true);
+    let (log, origin) = (TextLog::default(), Origin::new());
+    let _listening = log.listen(Level::INFO);
+    let cache = hasty_on(Redis::lazy(&proxy.url()).unwrap());
+    load(&cache, &origin, &*fresh_key()).await;
+    eventually("the log says so", || log.text().contains(UNHEARD)).await;
+    let line = log.lines().into_iter().find(|line| line.contains(UNHEARD)).unwrap();
+    assert_says(&line, &["WARN", &format!("127.0.0.1:{}", proxy.port())]);
+    assert!(!log.text().contains(AWAY), "{}", log.text());
+}
+
+#[tokio::test]
+async fn a_proxy_that_ends_subscriptions_is_named_in_the_log_once() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    proxy.block_subscribers(true);
+    let (log, origin) = (TextLog::default(), Origin::new());
+    let _listening = log.listen(Level::INFO);
+    let cache = hasty_on(Redis::lazy(&proxy.url()).unwrap());
+    let is_said = || log.text().contains(UNHEARD);
+    load(&cache, &origin, &*fresh_key()).await;
+    eventually("the log says so", is_said).await;
+    // Values are shared all the same.
+    let other = hasty_on(Redis::lazy(&server.url()).unwrap());
+    let key = fresh_key();
+    let value = load(&cache, &origin, &*key).await;
+    eventually("it is stored", || server.tell("DBSIZE") != ":0").await;
+    assert_eq!(load(&other, &origin, &*key).await, value);
+    let attempts = proxy.count("SUBSCRIBE");
+    eventually("it tries again", || proxy.count("SUBSCRIBE") > attempts).await;
+    assert_eq!(log.text().matches(UNHEARD).count(), 1, "{}", log.text());
+    proxy.block_subscribers(false);
+    eventually("messages arrive", || cache.health() == Health::Up).await;
+}
+
+#[tokio::test]
+async fn a_policy_that_evicts_locks_is_named_in_the_log() {
+    let server = Server::configured(&["maxmemory-policy volatile-ttl"]);
+    let (log, origin) = (TextLog::default(), Origin::new());
+    let _listening = log.listen(Level::INFO);
+    let cache = hasty_on(Redis::lazy(&server.url()).unwrap());
+    load(&cache, &origin, &*fresh_key()).await;
+    eventually("the log says so", || log.text().contains("may evict refresh locks")).await;
+    assert_says(&log.text(), &["WARN", "policy=\"volatile-ttl\"", &server.address()]);
 }

@@ -176,9 +176,12 @@ fn judge(code: &str) -> Option<(RemoteErrorKind, Cause)> {
     })
 }
 
-/// Judges what servers before 7.0 say without a code.
+/// Judges what is said without a code: by servers before 7.0, and by any server about a command
+/// that it does not have or that its operator has renamed.
 fn judge_text(text: &str) -> RemoteErrorKind {
-    if text.contains("ACL failure") || text.contains("can't run this command") {
+    let denials =
+        ["ACL failure", "can't run this command", "unknown command", "Unknown Redis command"];
+    if denials.iter().any(|denial| text.contains(denial)) {
         RemoteErrorKind::Denied
     } else if text.contains("max number of clients") {
         RemoteErrorKind::Unavailable
@@ -236,6 +239,7 @@ mod tests {
         assert_eq!(kind("WRONGPASS", "invalid"), RemoteErrorKind::Denied);
         assert_eq!(kind("LOADING", "dataset in memory"), RemoteErrorKind::Unavailable);
         assert_eq!(kind("ERR", "syntax error"), RemoteErrorKind::Protocol);
+        assert_eq!(kind("ERR", "unknown command 'EVALSHA', with"), RemoteErrorKind::Denied);
         assert_eq!(kind("ERR", "max number of clients reached"), RemoteErrorKind::Unavailable);
     }
 

@@ -6,17 +6,22 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{Either, select};
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use crate::lease::wakes::Wakes;
 use crate::remote::redis::connection::messages::until_death;
-use crate::remote::redis::connection::{Messages, Pulse};
+use crate::remote::redis::connection::{Command, Messages, Pulse};
 use crate::remote::redis::message::Message;
 use crate::remote::redis::pool::Pool;
+use crate::remote::redis::reply::CallFailure;
 use crate::remote::{Notice, OnNotice};
 
 const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+
+/// After how many refused subscriptions in a row the log says so. A server that comes back may
+/// refuse some.
+const REFUSALS: u32 = 3;
 
 /// Listens to the other processes for one cache.
 #[derive(Debug)]
@@ -40,15 +45,28 @@ impl Ear {
 
     /// Subscribes and listens, again and again, until the listener is gone.
     pub(super) async fn listen(self: Arc<Self>, link: Pool, listener: Weak<dyn OnNotice>) {
-        let mut pause = SHORTEST_PAUSE;
+        let (mut pause, mut refusals) = (SHORTEST_PAUSE, 0);
         while listener.strong_count() > 0 {
-            if let Ok((pulse, messages)) = link.subscribe(&[&self.inbox, &self.broadcast]).await {
-                let since = Instant::now();
-                self.hear(pulse, messages, &listener).await;
-                // A server that takes subscriptions and ends them at once is not one that is back.
-                if since.elapsed() >= LONGEST_PAUSE {
-                    pause = SHORTEST_PAUSE;
+            // Asked before: a server that stands still refuses no subscription.
+            let is_refused = refusals == REFUSALS && answers(&link).await;
+            let failure = match link.subscribe(&[&self.inbox, &self.broadcast]).await {
+                Ok((pulse, messages)) => {
+                    let since = Instant::now();
+                    self.hear(pulse, messages, &listener).await;
+                    // A server that takes subscriptions and ends them at once is not one that is back.
+                    (since.elapsed() < LONGEST_PAUSE)
+                        .then(|| CallFailure::disconnected("the subscription was ended at once"))
                 }
+                Err(failure) => Some(failure),
+            };
+            match failure {
+                None => (pause, refusals) = (SHORTEST_PAUSE, 0),
+                Some(failure) if is_refused => {
+                    warn(&link, &failure);
+                    refusals += 1;
+                }
+                Some(_) if refusals < REFUSALS => refusals += 1,
+                Some(_) => (),
             }
             sleep(pause.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -92,6 +110,20 @@ impl Ear {
         }
     }
 }
+
+/// Returns whether the server answers a command now.
+async fn answers(link: &Pool) -> bool {
+    let ping = Command::new("PING");
+    matches!(timeout(LONGEST_PAUSE, link.send(&ping)).await, Ok(Ok(_)))
+}
+
+#[cfg(feature = "tracing")]
+fn warn(link: &Pool, failure: &CallFailure) {
+    crate::observe::warn_of_silence(&link.target().address(), failure.kind.as_str());
+}
+
+#[cfg(not(feature = "tracing"))]
+fn warn(_: &Pool, _: &CallFailure) {}
 
 /// Marks that messages arrive, however the listening ends.
 struct Subscription<'a>(&'a AtomicBool);
