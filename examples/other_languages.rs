@@ -24,7 +24,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tower_stampede::remote::Codec;
-use tower_stampede::{Computed, Redis, Remotable, Stampede};
+use tower_stampede::{Announcement, Computed, Redis, Remotable, Stampede};
 
 mod redis_failure;
 
@@ -162,12 +162,16 @@ async fn run(
                     json!({"answered": answered, "computations": computations, "values": values})
                 );
             }
-            Some(("invalidate", key)) => {
-                cache.invalidate(key.to_owned()).await;
-                println!("done");
-            }
-            Some(("tag", tag)) => {
-                cache.invalidate_tag(tag.to_owned()).await;
+            Some((what @ ("invalidate" | "tag"), name)) => {
+                let told = match what {
+                    "tag" => cache.invalidate_tag(name.to_owned()).await,
+                    _ => cache.invalidate(name.to_owned()).await,
+                };
+                if told.remote == Announcement::Queued {
+                    // This process ends, and what is queued with it.
+                    let remedy = "no process may have been told: repeat it until it succeeds";
+                    return Err(format!("{what} {name}: {address} is away; {remedy}").into());
+                }
                 println!("done");
             }
             _ => {
