@@ -222,8 +222,9 @@ fn starts(bench: &mut Bench) {
     let columns =
         ["processes", "most calls of a key, op_timeout 100 ms", "most calls of a key, 1 s"];
     let caption = "The worst moment: all processes begin to ask an empty Redis for the same 4 keys \
-                   at once. A shard that cannot answer all of them within op_timeout is taken for \
-                   one that is away, and each process computes for itself, once.";
+                   at once. In this model a shard that cannot answer all of them within op_timeout is \
+                   taken for one that is away, and each process computes for itself, once. The \
+                   cache waits longer while answers are slow: see tests/simulation/fleet.rs.";
     bench.exhibit("starts", "A whole fleet starts at once", caption, table(&columns, rows));
 }
 
