@@ -152,6 +152,11 @@ impl Target {
         Ok(Self::of(Servers::Single(Box::new(parse(url)?))))
     }
 
+    /// Takes the configuration of a client.
+    pub(super) fn of_client(client: &Client) -> Self {
+        Self::of(Servers::Single(Box::new(own_settings(client.get_connection_info().clone()))))
+    }
+
     fn of(servers: Servers) -> Self {
         let certificates = Certificates::default();
         Self { servers, certificates, client_name: DEFAULT_CLIENT_NAME.into(), login: None }
@@ -281,9 +286,12 @@ impl Target {
     }
 
     fn client(&self, mut info: ConnectionInfo) -> Result<Client, RedisError> {
-        if matches!(info.addr(), ConnectionAddr::TcpTls { .. }) {
+        if let ConnectionAddr::TcpTls { tls_params, .. } = info.addr() {
             tls::choose_cryptography();
-            info = self.certificates.apply(info)?;
+            // Those of an application's client stay.
+            if tls_params.is_none() {
+                info = self.certificates.apply(info)?;
+            }
         }
         Client::open(info)
     }
@@ -552,10 +560,14 @@ fn parse(url: &str) -> Result<ConnectionInfo, ConfigError> {
     }
     let info = ConnectionInfo::from_str(url)
         .map_err(|_| refuse("has no valid host, port, user, password or database number"))?;
+    Ok(own_settings(info))
+}
+
+fn own_settings(info: ConnectionInfo) -> ConnectionInfo {
     // The library's name is no command a user with the least rights may send.
     let settings = info.redis_settings().clone();
     let settings = settings.set_protocol(ProtocolVersion::RESP2).set_skip_set_lib_name();
-    Ok(info.set_redis_settings(settings).set_tcp_settings(tcp_settings()))
+    info.set_redis_settings(settings).set_tcp_settings(tcp_settings())
 }
 
 const HAS_TLS: bool = cfg!(any(feature = "redis-tls-rustls", feature = "redis-tls-native"));

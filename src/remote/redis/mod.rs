@@ -132,6 +132,23 @@ impl Redis {
         Ok(Self::new(Target::single(url)?))
     }
 
+    /// Takes the server of a client that the application has set up, with its user, database and TLS,
+    /// without connecting yet. The client's connections are not shared: this handle makes its own, as
+    /// many as with a URL. [`root_certificates`](Self::root_certificates) and
+    /// [`client_certificate`](Self::client_certificate) have no effect where the client has any.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use tower_stampede::Redis;
+    /// let client = redis::Client::open("redis://cache:secret@10.0.0.1:6379/2")?;
+    /// let redis = Redis::from_client(&client).namespace("shop");
+    /// # Ok::<(), redis::RedisError>(())
+    /// ```
+    pub fn from_client(client: &redis::Client) -> Self {
+        Self::new(Target::of_client(client))
+    }
+
     /// Takes a Redis Cluster by the URLs of some of its nodes, without
     /// connecting yet. The URLs differ in host and port only.
     ///

@@ -165,6 +165,19 @@ async fn a_provider_that_works_again_brings_the_remote_back() {
 }
 
 #[tokio::test]
+async fn the_user_and_the_database_of_an_applications_client_are_used() {
+    let server = Server::start();
+    rotate(&server, "first").await;
+    let url = format!("redis://cache:first@127.0.0.1:{}/3", server.port);
+    let redis = Redis::from_client(&redis::Client::open(url).unwrap());
+    redis.check().await.unwrap();
+    fills(&*redis.open("c").unwrap(), &Key::from("k")).await;
+    assert_eq!(connections(&server).await.len(), 1);
+    assert_eq!(server.tell(&["DBSIZE"]).await.int().unwrap(), 0, "database 0");
+    assert!(!format!("{redis:?}").contains("first"));
+}
+
+#[tokio::test]
 async fn a_refused_password_is_told_as_a_refusal() {
     let server = Server::start();
     let (redis, rotation) = rotating(&server, None).await;

@@ -65,6 +65,28 @@ async fn tls_needs_nothing_but_the_scheme_and_a_trusted_certificate() {
 }
 
 #[tokio::test]
+async fn the_certificates_of_an_applications_client_are_used() {
+    use redis::{ClientTlsConfig, TlsCertificates};
+
+    if !has_tls() {
+        println!("not run: the_certificates_of_an_applications_client_are_used: no TLS");
+        return;
+    }
+    let folder = new_folder();
+    let (_server, url) = tls_server(&folder, "yes");
+    std::fs::remove_dir_all(folder).unwrap();
+    crate::remote::redis::tls::choose_cryptography();
+    let (client_cert, client_key) = (OWN.pem.into(), OWN.key.into());
+    let own = TlsCertificates {
+        client_tls: Some(ClientTlsConfig { client_cert, client_key }),
+        root_cert: Some(OWN.pem.into()),
+    };
+    let client = redis::Client::build_with_tls(&*url, own).unwrap();
+    let (remote, _notices) = listening(&Redis::from_client(&client), "c").await;
+    fills(&*remote, &Key::from("k")).await;
+}
+
+#[tokio::test]
 async fn a_server_that_asks_for_a_certificate_gets_ours() {
     if !has_tls() {
         println!("not run: a_server_that_asks_for_a_certificate_gets_ours: the server has no TLS");
