@@ -19,33 +19,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use bytes::Bytes;
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tower_stampede::remote::Codec;
-use tower_stampede::{Announcement, Computed, Redis, Remotable, Stampede};
+use tower_stampede::{Announcement, Computed, Redis, Stampede};
 
 mod redis_failure;
-
-/// A value as JSON, which every language reads.
-#[derive(Clone)]
-struct Json<T>(T);
-
-impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remotable for Json<T> {
-    fn encode(&self) -> Option<Bytes> {
-        serde_json::to_vec(&self.0).ok().map(Bytes::from)
-    }
-
-    fn decode(bytes: Bytes) -> Option<Self> {
-        serde_json::from_slice(&bytes).ok().map(Self)
-    }
-
-    /// The number that the programs in the other languages write.
-    fn codec() -> Codec<Self> {
-        Codec::new(Self::encode, Self::decode).fingerprint(SCHEMA)
-    }
-}
 
 /// What all sides compute: who did it, and a sample of what JSON can hold.
 #[derive(Clone, Serialize, Deserialize)]
@@ -67,7 +46,7 @@ struct Part {
     count: i32,
 }
 
-/// The schema of `Report`. All sides name it.
+/// The number of the form that `Report` has. All sides name it.
 const SCHEMA: u32 = 1;
 
 /// A computation that counts itself.
@@ -75,7 +54,7 @@ const SCHEMA: u32 = 1;
 struct Computation(Arc<AtomicU32>);
 
 impl Computation {
-    async fn run(self, take: Duration) -> Result<Computed<Json<Report>>, std::io::Error> {
+    async fn run(self, take: Duration) -> Result<Computed<Report>, std::io::Error> {
         let number = self.0.fetch_add(1, Ordering::SeqCst) + 1;
         println!("computing");
         tokio::time::sleep(take).await;
@@ -90,7 +69,7 @@ impl Computation {
             parts: vec![Part { name: "first".into(), count: -1 }],
             limits: BTreeMap::new(),
         };
-        Ok(Computed::new(Json(report)).tag("reports"))
+        Ok(Computed::new(report).tag("reports"))
     }
 }
 
@@ -127,8 +106,8 @@ async fn run(
         .await
         .map_err(|error| format!("{address}: {}", redis_failure::describe(&error)))?
         .namespace("languages");
-    let cache = Stampede::<Json<Report>>::builder("demo")
-        .schema(SCHEMA)
+    let cache = Stampede::<Report>::builder("demo")
+        .codec(Codec::json().fingerprint(SCHEMA))
         .ttl(Duration::from_secs(60))
         .stale_for(Duration::from_secs(60))
         .lease(lease)
@@ -151,7 +130,7 @@ async fn run(
                 };
                 let (mut answered, mut values) = (0, BTreeMap::new());
                 for caller in (0..callers).map(ask).collect::<Vec<_>>() {
-                    let value = serde_json::to_value(caller.await??.0)?;
+                    let value = serde_json::to_value(caller.await??)?;
                     values.insert(value.to_string(), value);
                     answered += 1;
                 }
