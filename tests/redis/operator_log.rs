@@ -149,7 +149,7 @@ async fn said_of(server: &Server, line: &str) -> (String, String) {
 async fn said_at(url: &str, line: &str) -> (String, String) {
     let (log, origin) = (TextLog::default(), Origin::new());
     let listening = log.listen(Level::INFO);
-    let cache = hasty_on(Redis::lazy(url).unwrap());
+    let cache = hasty_on(Redis::lazy(url).unwrap().namespace("stampede"));
     let until = tokio::time::Instant::now() + MINUTE;
     while !log.text().contains(line) {
         load(&cache, &origin, &*fresh_key()).await;
@@ -158,7 +158,7 @@ async fn said_at(url: &str, line: &str) -> (String, String) {
     }
     assert_eq!(cache.health(), Health::Degraded);
     drop(listening);
-    let checked = Redis::lazy(url).unwrap().check().await.unwrap_err();
+    let checked = Redis::lazy(url).unwrap().namespace("stampede").check().await.unwrap_err();
     (checked.to_string(), log.lines().into_iter().find(|said| said.contains(line)).unwrap())
 }
 
@@ -199,7 +199,7 @@ async fn a_proxy_that_swallows_subscriptions_is_named_in_the_log() {
     proxy.mute_subscribers(true);
     let (log, origin) = (TextLog::default(), Origin::new());
     let _listening = log.listen(Level::INFO);
-    let cache = hasty_on(Redis::lazy(&proxy.url()).unwrap());
+    let cache = hasty_on(Redis::lazy(&proxy.url()).unwrap().namespace("stampede"));
     load(&cache, &origin, &*fresh_key()).await;
     eventually("the log says so", || log.text().contains(UNHEARD)).await;
     let line = log.lines().into_iter().find(|line| line.contains(UNHEARD)).unwrap();
@@ -214,12 +214,12 @@ async fn a_proxy_that_ends_subscriptions_is_named_in_the_log_once() {
     proxy.block_subscribers(true);
     let (log, origin) = (TextLog::default(), Origin::new());
     let _listening = log.listen(Level::INFO);
-    let cache = hasty_on(Redis::lazy(&proxy.url()).unwrap());
+    let cache = hasty_on(Redis::lazy(&proxy.url()).unwrap().namespace("stampede"));
     let is_said = || log.text().contains(UNHEARD);
     load(&cache, &origin, &*fresh_key()).await;
     eventually("the log says so", is_said).await;
     // Values are shared all the same.
-    let other = hasty_on(Redis::lazy(&server.url()).unwrap());
+    let other = hasty_on(Redis::lazy(&server.url()).unwrap().namespace("stampede"));
     let key = fresh_key();
     let value = load(&cache, &origin, &*key).await;
     eventually("it is stored", || server.tell("DBSIZE") != ":0").await;
@@ -236,7 +236,7 @@ async fn a_policy_that_evicts_locks_is_named_in_the_log() {
     let server = Server::configured(&["maxmemory-policy volatile-ttl"]);
     let (log, origin) = (TextLog::default(), Origin::new());
     let _listening = log.listen(Level::INFO);
-    let cache = hasty_on(Redis::lazy(&server.url()).unwrap());
+    let cache = hasty_on(Redis::lazy(&server.url()).unwrap().namespace("stampede"));
     load(&cache, &origin, &*fresh_key()).await;
     eventually("the log says so", || log.text().contains("may evict refresh locks")).await;
     assert_says(&log.text(), &["WARN", "policy=\"volatile-ttl\"", &server.address()]);
