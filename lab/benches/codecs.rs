@@ -48,6 +48,8 @@ fn product(random: &mut Rng) -> Product {
     }
 }
 
+type MakeCodec = fn() -> Codec<Vec<Product>>;
+
 /// Products of about so many bytes of JSON.
 fn products(bytes: usize) -> Vec<Product> {
     let mut random = Rng::with_seed(1);
@@ -76,7 +78,7 @@ fn time(mut call: impl FnMut()) -> Duration {
 
 fn main() {
     let keys = || EncryptionKeys::new(1, &[7; 32]);
-    let codecs: [(&str, fn() -> Codec<Vec<Product>>); 4] = [
+    let codecs: [(&str, MakeCodec); 4] = [
         ("postcard", Codec::postcard),
         ("postcard, zstd", || Codec::postcard().compress_above(512)),
         ("JSON", Codec::json),

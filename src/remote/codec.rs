@@ -190,7 +190,7 @@ impl<V> Codec<V> {
     /// use std::time::Duration;
     /// use tower_stampede::{HttpStampede, Redis, Remotable, StoredResponse};
     ///
-    /// let pages = HttpStampede::http_builder("pages")
+    /// let pages = HttpStampede::builder("pages")
     ///     .ttl(Duration::from_secs(60))
     ///     .codec(StoredResponse::codec().compress_above(1024))
     ///     .redis(Redis::lazy("redis://127.0.0.1/")?.namespace("shop"))

@@ -65,8 +65,11 @@ struct Page {
 }
 
 fn pages() -> Vec<Page> {
-    let page =
-        |n: u64| Page { next: (n % 3 == 0).then_some(n), offset: n % 4, ids: vec![n % 5; 3] };
+    let page = |n: u64| Page {
+        next: n.is_multiple_of(3).then_some(n),
+        offset: n % 4,
+        ids: vec![n % 5; 3],
+    };
     (0..100).map(page).collect()
 }
 
@@ -196,7 +199,8 @@ async fn types_that_describe_themselves_stay_in_their_process_and_are_shared_as_
 #[tokio::test(start_paused = true)]
 async fn a_json_value_stays_in_its_process_and_is_shared_as_json() {
     let value = serde_json::json!({"a": [1, -1, 0.1, null], "b": {"c": true}});
-    let (taken, lines) = shared(Codec::postcard, &[value.clone()], &serde_json::json!(1)).await;
+    let (taken, lines) =
+        shared(Codec::postcard, std::slice::from_ref(&value), &serde_json::json!(1)).await;
     assert_eq!((taken, lines.len()), (0, 2));
     assert_eq!(shared(Codec::json, &[value], &serde_json::json!(1)).await, (1, vec![]));
 }
