@@ -30,7 +30,7 @@ use crate::key::Key;
 use crate::lease::grant::{AcquireOutcome, FillOutcome, Grant, LeaseRequest, Version};
 use crate::lease::hold::{Attempt, Errands};
 use crate::lease::shared_store::{
-    Arrival, FillPayload, RemoteValue, SharedStore, Unavailable, UncacheableFor,
+    CallerArrival, FillPayload, RemoteValue, SharedStore, Unavailable, UncacheableFor,
 };
 use crate::lease::wakes::Listener;
 use crate::observe::{LockAnswer, Occurrence, WakeCause};
@@ -484,7 +484,7 @@ struct LeaseWait<V: Send + Sync + 'static> {
     /// example in place of a failure.
     over_value: bool,
     /// When the callers came that this leader looks for.
-    arrival: Option<Arrival>,
+    arrival: Option<CallerArrival>,
     /// How many leases of others have ended while it waited.
     ends: u32,
     /// How long the last computation took of which it knows.
@@ -507,7 +507,7 @@ struct ForeignLease {
 
 impl ForeignLease {
     /// Notes what a look has found. A lock without an end is said to last for a whole lease, each
-    /// time. No process of ours renews it, nor a lock of which the end does not change.
+    /// time: that is no sign of a holder.
     fn note(&mut self, left: Duration, lease: Duration, now: Instant) {
         self.ends = now.checked_add(left);
         let is_endless = [left, self.left].map(|left| left.as_millis()) == [lease.as_millis(); 2];

@@ -45,7 +45,7 @@ pub(crate) enum RemoteValue<V> {
 
 /// What this process knew of invalidations when a caller came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Arrival {
+pub(crate) struct CallerArrival {
     /// The number of the local invalidation log.
     pub(crate) seq: u64,
     /// Up to where it had heard of the log that the processes share.
@@ -109,7 +109,7 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
     fn get<'a>(
         &'a self,
         key: &'a Key,
-        arrival: &'a mut Option<Arrival>,
+        arrival: &'a mut Option<CallerArrival>,
     ) -> RemoteFuture<'a, RemoteValue<V>>;
 
     fn acquire<'a>(

@@ -17,8 +17,8 @@ use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag, is_of_process};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Stamp, Token};
 use crate::lease::shared_store::{
-    Arrival, Delivery, Errand, FillPayload, NotFilled, NoticeFuture, RemoteFuture, RemoteHealth,
-    RemoteValue, SharedStore, Unavailable, UncacheableFor,
+    CallerArrival, Delivery, Errand, FillPayload, NotFilled, NoticeFuture, RemoteFuture,
+    RemoteHealth, RemoteValue, SharedStore, Unavailable, UncacheableFor,
 };
 use crate::lease::wakes::{Listener, Wakes};
 use crate::observe::{Observe, Occurrence, RemoteOp};
@@ -126,7 +126,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         (key, shard): (&Key, &ShardState),
         bytes: &Bytes,
         seq: u64,
-        arrival: Option<Arrival>,
+        arrival: Option<CallerArrival>,
     ) -> RemoteValue<V> {
         self.gate.has_seen(bytes.len());
         let max = self.gate.settings.max_value_bytes;
@@ -216,9 +216,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     /// Returns the arrival of a caller for which the local log was at `seq` when the remote had been
     /// told of all before that.
-    fn arrival(&self, seq: u64) -> Option<Arrival> {
+    fn arrival(&self, seq: u64) -> Option<CallerArrival> {
         let stamp = self.gate.link().arrival(self.tick())?;
-        Some(Arrival { seq, stamp })
+        Some(CallerArrival { seq, stamp })
     }
 
     /// Returns whether what has ended an entry came after the caller.
@@ -227,7 +227,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         key: &Key,
         Envelope { tags, stamp, .. }: &Envelope,
         liveness: Liveness,
-        arrival: Arrival,
+        arrival: CallerArrival,
     ) -> bool {
         matches!(liveness, Liveness::Dead | Liveness::Stale(_))
             && self.gate.link().was_alive((key, tags), *stamp, arrival.stamp, self.tick())
@@ -385,7 +385,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     async fn get_now(
         &self,
         key: &Key,
-        arrival: &mut Option<Arrival>,
+        arrival: &mut Option<CallerArrival>,
     ) -> Result<RemoteValue<V>, Unavailable> {
         self.prepared().await?;
         let seq = self.caught_up(key).await?;
@@ -653,7 +653,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
     fn get<'a>(
         &'a self,
         key: &'a Key,
-        arrival: &'a mut Option<Arrival>,
+        arrival: &'a mut Option<CallerArrival>,
     ) -> RemoteFuture<'a, RemoteValue<V>> {
         Box::pin(self.get_now(key, arrival))
     }

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use tower::{ServiceExt, service_fn};
 use tower_stampede::remote::{Double, RemoteOp::*};
-use tower_stampede::{Computed, Error, Stampede};
+use tower_stampede::{Computed, Error, Health, Stampede};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
@@ -239,4 +239,13 @@ async fn a_waiter_that_comes_to_lead_waits_no_longer_than_it_would_have_as_a_wai
     let error = within(6 * SECOND, second).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), tower_stampede::ErrorKind::WaitTimeout);
     assert_eq!(origin.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_tags_are_announced_in_calls_of_five_hundred() {
+    let double = Double::new();
+    let processes = Process::several(2, &double).await;
+    processes[0].invalidate_tags((0..1250_u32).map(|n| n.to_string())).await;
+    assert_eq!(double.calls(Announce), 3);
+    assert_eq!(processes[0].health(), Health::Up);
 }

@@ -158,7 +158,7 @@ where
 
 #[tokio::test(start_paused = true)]
 async fn a_tag_that_ends_faster_than_the_work_costs_one_computation_for_all_that_wait() {
-    // For those that come in between, the result is too old: they wait for one more.
+    // For the callers of a later time the result is too old: they wait for one more.
     for (spread, longest, computations) in [(SPREADS[0], 1100 * MS, 1), (SPREADS[1], TWO_WORKS, 4)]
     {
         let marks: [fn(Stampede<Report>) -> BoxFuture<'static, ()>; 3] = [
