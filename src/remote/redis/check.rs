@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use tokio::time::timeout;
 
-use crate::error::ConfigError;
+use crate::error::{BoxError, ConfigError};
 use crate::key::Key;
 use crate::remote::redis::connection::Command;
 use crate::remote::redis::names::Names;
@@ -25,79 +25,42 @@ const LIMIT: Duration = Duration::from_secs(5);
 const LOOKS: u32 = 256;
 
 /// Every command that is sent, by itself or by a script.
-const COMMANDS: [&str; 31] = [
-    "ping",
-    "info",
-    "eval",
-    "evalsha",
-    "subscribe",
-    "get",
-    "zrange",
-    "zrangebyscore",
-    "zrevrange",
-    "zrevrangebyscore",
-    "zrem",
-    "zremrangebyrank",
-    "zscore",
-    "zcard",
-    "zcount",
-    "set",
-    "getrange",
-    "exists",
-    "hset",
-    "hget",
-    "hmget",
-    "hkeys",
-    "hlen",
-    "hexists",
-    "hdel",
-    "pexpire",
-    "pttl",
-    "zadd",
-    "del",
-    "time",
-    "publish",
-];
+const COMMANDS: &str = "ping info eval evalsha subscribe get zrange zrangebyscore zrevrange \
+    zrevrangebyscore zrem zremrangebyrank zscore zcard zcount set getrange exists hset hget hmget \
+    hkeys hlen hexists hdel pexpire pttl zadd del time publish";
 
 /// Commands that are sent and not needed.
-const WELCOME: [&str; 1] = ["client|setname"];
+const WELCOME: &str = "client|setname";
 
 /// Why a Redis server cannot be used.
 #[derive(Debug)]
 pub struct ConnectError {
     what: String,
-    source: Option<Source>,
-}
-
-#[derive(Debug)]
-enum Source {
-    Config(ConfigError),
-    Remote(RemoteError),
+    kind: Option<RemoteErrorKind>,
+    source: Option<BoxError>,
 }
 
 impl ConnectError {
     fn new(what: impl Into<String>) -> Self {
-        Self { what: what.into(), source: None }
+        Self { what: what.into(), kind: None, source: None }
     }
 
     fn caused(what: impl Into<String>, failure: CallFailure) -> Self {
-        Self { what: what.into(), source: Some(Source::Remote(failure.into())) }
+        let (kind, source) = (Some(failure.kind), RemoteError::from(failure).into());
+        Self { kind, source: Some(source), ..Self::new(what) }
     }
 
     /// Returns whether all that is missing is the right to keys or channels of
     /// these names.
-    pub(super) fn is_about_names(&self) -> bool {
+    fn is_about_names(&self) -> bool {
         let says = |word| self.what.contains(word);
         (says(" access ") || says(" the channel ")) && !says(" run ")
     }
 
     /// Returns what was wrong with the connection, if that was it.
     #[must_use]
-    pub fn kind(&self) -> Option<RemoteErrorKind> {
-        match &self.source {
-            Some(Source::Remote(error)) => Some(error.kind()),
-            _ => None,
-        }
+    pub const fn kind(&self) -> Option<RemoteErrorKind> {
+        self.kind
     }
 }
 
@@ -109,16 +72,13 @@ impl fmt::Display for ConnectError {
 
 impl StdError for ConnectError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match self.source.as_ref()? {
-            Source::Config(error) => Some(error),
-            Source::Remote(error) => Some(error),
-        }
+        self.source.as_ref().map(|source| &**source as _)
     }
 }
 
 impl From<ConfigError> for ConnectError {
     fn from(error: ConfigError) -> Self {
-        Self { what: "the settings are wrong".to_owned(), source: Some(Source::Config(error)) }
+        Self { source: Some(error.into()), ..Self::new("the settings are wrong") }
     }
 }
 
@@ -128,8 +88,8 @@ pub(super) fn acl_rules(link: &Pool, prefix: &str) -> String {
     // Before Redis 7 a new user may use all channels, and then none can be added.
     let mut rules = format!("resetchannels ~{pattern}* &{pattern}*");
     let target = link.target();
-    let own = target.own_commands().into_iter().chain(target.welcome_commands().iter().copied());
-    for command in COMMANDS.into_iter().chain(own).chain(WELCOME) {
+    let own = target.own_commands().iter().chain(target.welcome_commands()).copied();
+    for command in COMMANDS.split(' ').chain(own).chain([WELCOME]) {
         rules.push_str(" +");
         rules.push_str(command);
     }
@@ -137,14 +97,9 @@ pub(super) fn acl_rules(link: &Pool, prefix: &str) -> String {
 }
 
 fn escape_glob(text: &str) -> String {
-    let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
-        if matches!(c, '*' | '?' | '[' | ']' | '\\') {
-            escaped.push('\\');
-        }
-        escaped.push(c);
-    }
-    escaped
+    let escape =
+        |c| matches!(c, '*' | '?' | '[' | ']' | '\\').then_some('\\').into_iter().chain([c]);
+    text.chars().flat_map(escape).collect()
 }
 
 /// Checks each server that has keys: that it answers, how old it is, and every right that is needed

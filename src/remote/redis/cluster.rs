@@ -11,8 +11,6 @@ mod inboxes;
 pub(super) mod slots;
 
 use std::collections::HashMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,8 +25,9 @@ use crate::remote::RemoteErrorKind;
 pub(super) use crate::remote::redis::cluster::inboxes::{NotHeard, SlotInboxes};
 pub(super) use crate::remote::redis::cluster::slots::{Place, slot_of, tag_of_slot};
 use crate::remote::redis::cluster::slots::{SLOTS, SlotMap};
-use crate::remote::redis::connection::{Command, Messages, Pulse, Script, Target};
-use crate::remote::redis::pool::Pool;
+use crate::remote::redis::connection::{Command, Messages, Pulse, Target};
+use crate::remote::redis::pause::Pause;
+use crate::remote::redis::pool::{Patience, Pool, Request};
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 
 /// After so many redirections a command is given up: nodes send it to and fro.
@@ -36,9 +35,6 @@ const MOST_REDIRECTIONS: u32 = 8;
 
 /// How long keys are waited for that are on their way, where no caller says how long it waits.
 const WAIT_FOR_KEYS: Duration = Duration::from_millis(50);
-
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(20);
 
 /// How often the map is read at most.
 const READ_EVERY: Duration = Duration::from_millis(100);
@@ -56,25 +52,12 @@ const READ_LIMIT: Duration = Duration::from_secs(2);
 /// More nodes than a cluster has.
 const MOST_NODES: usize = 1000;
 
-/// What is sent.
-#[derive(Clone, Copy)]
-pub(super) enum NodeWork<'a> {
-    Command(&'a Command),
-    /// Never again, whatever happens to it.
-    #[cfg(feature = "redis-legacy-lock")]
-    Once(&'a Command),
-    Script(&'a Script, &'a [&'a [u8]], &'a [&'a [u8]]),
-}
-
-/// A command on its way.
-type Sending<'a> = Pin<Box<dyn Future<Output = Result<ServerReply, CallFailure>> + Send + 'a>>;
-
 /// The nodes of a cluster.
 pub(super) struct Cluster {
-    seeds: Target,
+    pub(super) seeds: Target,
     is_plain: bool,
-    /// The longest that any caller waits for an answer, in ms.
-    patience: AtomicU64,
+    /// That of all nodes.
+    patience: Patience,
     state: Mutex<ClusterState>,
     /// How often a node with an invalidation log was found to be another one.
     moves: AtomicU64,
@@ -96,16 +79,9 @@ struct ClusterState {
 }
 
 impl Cluster {
-    pub(super) fn new(seeds: Target, is_plain: bool) -> Self {
-        let reading = tokio::sync::Mutex::new(());
-        let (patience, moves) = (AtomicU64::new(0), AtomicU64::new(0));
+    pub(super) fn new(seeds: Target, is_plain: bool, patience: Patience) -> Self {
+        let (moves, reading) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
         Self { seeds, is_plain, patience, state: Mutex::default(), moves, reading }
-    }
-
-    pub(super) fn is_awaited_for(&self, patience: Duration) {
-        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        self.patience.fetch_max(millis, Ordering::Relaxed);
-        self.state.lock().nodes.values().for_each(|node| node.is_awaited_for(patience));
     }
 
     /// Has another node for the slot of an invalidation log count as another connection.
@@ -113,36 +89,21 @@ impl Cluster {
         self.state.lock().logs.push(slot);
     }
 
-    fn patience(&self) -> Duration {
-        Duration::from_millis(self.patience.load(Ordering::Relaxed))
-    }
-
-    /// Sends `work` to the node of its slot, and after it where the keys have moved. Without a
+    /// Sends `request` to the node of its slot, and after it where the keys have moved. Without a
     /// slot, any node will do.
-    pub(super) fn send<'a>(
-        self: &'a Arc<Self>,
-        slot: Option<u16>,
-        work: NodeWork<'a>,
-    ) -> Sending<'a> {
-        Box::pin(self.send_on(slot, work))
-    }
-
-    async fn send_on(
+    pub(super) async fn send(
         self: &Arc<Self>,
-        slot: Option<u16>,
-        work: NodeWork<'_>,
+        request: Request<'_>,
     ) -> Result<ServerReply, CallFailure> {
-        let limit = match self.patience() {
-            Duration::ZERO => WAIT_FOR_KEYS,
-            // The caller is to have the reply before it takes the node for dead.
-            patience => patience / 2,
-        };
+        let slot = request.slot();
+        // The caller is to have the reply before it takes the node for dead.
+        let limit = self.patience.get().map_or(WAIT_FOR_KEYS, |patience| patience / 2);
         let keys_until = Instant::now() + limit;
         let (mut place, mut is_asking) = (self.owner(slot).await?, false);
-        let (mut pause, mut was_broken) = (FIRST_PAUSE, false);
+        let (mut pause, mut was_broken) = (Pause::of_millis(2, 20), false);
         for _ in 0..MOST_REDIRECTIONS {
             // `is_asking` is for one command: the slot is on its way to that node.
-            let failure = match self.node(&place)?.work(work, is_asking).await {
+            let failure = match self.node(&place)?.ask_here(request, is_asking).await {
                 Ok(reply) => return Ok(reply),
                 Err(failure) => failure,
             };
@@ -164,13 +125,14 @@ impl Cluster {
                     if left.is_zero() {
                         return Err(failure);
                     }
-                    sleep(pause.mul_f64(0.8 + 0.4 * fastrand::f64()).min(left)).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    sleep(pause.lengthen().min(left)).await;
                     place = self.owner(slot).await?;
                 }
                 // The node may be gone, and another one have its slots. One more try, and only of what may
                 // be carried out twice.
-                Cause::Broken | Cause::Misled if !was_broken && !work.is_once() => {
+                Cause::Broken | Cause::Misled
+                    if !was_broken && !matches!(request, Request::Once(_)) =>
+                {
                     was_broken = true;
                     self.read_after(Instant::now()).await?;
                     let owner = self.owner(slot).await?;
@@ -229,29 +191,23 @@ impl Cluster {
         self.state.lock().map.as_ref()?.owner(slot).cloned()
     }
 
-    pub(super) fn target_at(&self, place: &Place) -> Target {
-        self.seeds.at(place)
-    }
-
     /// Returns the nodes that have slots, each with a key that it has.
     pub(super) async fn nodes(self: &Arc<Self>) -> Result<Vec<(Pool, Option<Key>)>, CallFailure> {
         self.read_after(Instant::now()).await?;
-        let map = self.state.lock().map.clone().ok_or_else(CallFailure::nonsense)?;
+        let map = self.map().await?;
         if map.slots() < SLOTS {
             let missing = format!("{} of {SLOTS} slots have no node", SLOTS - map.slots());
             return Err(CallFailure::new(RemoteErrorKind::Unavailable, Cause::Plain, missing));
         }
-        let nodes = map.nodes_and_slots().iter();
-        nodes
+        let known = map.nodes_and_slots().iter();
+        known
             .map(|(slot, at)| Ok((self.node(at)?, Some(Key::from(&*tag_of_slot(*slot))))))
             .collect()
     }
 
     /// Returns the nodes that are known, those that were named at the beginning last.
     pub(super) fn known(&self) -> Vec<Place> {
-        let map = self.state.lock().map.clone();
-        let mut known: Vec<_> = map.iter().flat_map(|map| map.nodes().cloned()).collect();
-        fastrand::shuffle(&mut known);
+        let mut known = self.members();
         for seed in self.seeds.places() {
             if !known.contains(&seed) {
                 known.push(seed);
@@ -260,22 +216,25 @@ impl Cluster {
         known
     }
 
+    /// Returns the nodes of the map, in any order.
+    fn members(&self) -> Vec<Place> {
+        let map = self.state.lock().map.clone();
+        let mut members: Vec<_> = map.iter().flat_map(|map| map.nodes().cloned()).collect();
+        fastrand::shuffle(&mut members);
+        members
+    }
+
     /// Subscribes on any node: what is published on one reaches all of them. A node that was named
     /// and is not of the cluster would answer, and hear nothing.
     pub(super) async fn subscribe(
         self: &Arc<Self>,
         channels: &[&str],
-        patience: Duration,
+        limit: Duration,
     ) -> Result<(Pulse, Messages), CallFailure> {
-        if self.state.lock().map.is_none() {
-            self.read_after(Instant::now()).await?;
-        }
-        let map = self.state.lock().map.clone();
-        let mut nodes: Vec<_> = map.iter().flat_map(|map| map.nodes().cloned()).collect();
-        fastrand::shuffle(&mut nodes);
+        self.map().await?;
         let mut failed = CallFailure::nonsense();
-        for place in nodes {
-            match self.seeds.at(&place).subscribe(channels, patience).await {
+        for place in self.members() {
+            match self.seeds.at(&place).subscribe(channels, limit).await {
                 Ok(listening) => return Ok(listening),
                 Err(failure) => failed = failure,
             }
@@ -290,28 +249,17 @@ impl Cluster {
         if let Some(node) = state.nodes.get(place) {
             return Ok(node.clone());
         }
+        // With each map, those are forgotten that it does not name.
         if state.nodes.len() >= MOST_NODES {
-            let map = state.map.clone();
-            state.nodes.retain(|place, _| map.as_ref().is_some_and(|map| map.has(place)));
-            if state.nodes.len() >= MOST_NODES {
-                return Err(CallFailure::nonsense());
-            }
+            return Err(CallFailure::nonsense());
         }
-        let node = Pool::of_node(self.seeds.at(place), self.is_plain);
-        node.is_awaited_for(self.patience());
+        let node = Pool::with(self.seeds.at(place), self.is_plain, self.patience.clone());
         state.nodes.insert(place.clone(), node.clone());
         Ok(node)
     }
 
     async fn owner(self: &Arc<Self>, slot: Option<u16>) -> Result<Place, CallFailure> {
-        let map = self.state.lock().map.clone();
-        let map = match map {
-            Some(map) => map,
-            None => {
-                self.read_after(Instant::now()).await?;
-                self.state.lock().map.clone().ok_or_else(CallFailure::nonsense)?
-            }
-        };
+        let map = self.map().await?;
         let owner = match slot {
             Some(slot) => map.owner(slot),
             None => map.nodes().nth(fastrand::usize(..map.nodes().len().max(1))),
@@ -322,10 +270,14 @@ impl Cluster {
         })
     }
 
-    /// Reads the map, which has turned out to be out of date.
-    pub(super) async fn read_again(self: &Arc<Self>) {
-        // The old one is better than none.
-        let _ = self.read_after(Instant::now()).await;
+    /// Returns the map; reads it where that was not done yet.
+    async fn map(self: &Arc<Self>) -> Result<Arc<SlotMap>, CallFailure> {
+        let known = || self.state.lock().map.clone();
+        if let Some(map) = known() {
+            return Ok(map);
+        }
+        self.read_after(Instant::now()).await?;
+        known().ok_or_else(CallFailure::nonsense)
     }
 
     /// Reads the map in the background, unless that was done a moment ago.
@@ -341,7 +293,7 @@ impl Cluster {
     }
 
     /// Reads the map, or waits for a read that began after `since`.
-    async fn read_after(self: &Arc<Self>, since: Instant) -> Result<(), CallFailure> {
+    pub(super) async fn read_after(self: &Arc<Self>, since: Instant) -> Result<(), CallFailure> {
         let cluster = Arc::clone(self);
         // On a task: a caller that goes away does not keep the others waiting.
         let read = tokio::spawn(async move {
@@ -392,7 +344,8 @@ impl Cluster {
         let asked = known.into_iter().zip(0..MOST_ASKED).map(|(place, n)| async move {
             sleep(ASK_NEXT_AFTER * n).await;
             let node = self.node(&place)?;
-            let reply = node.send(&Command::new("CLUSTER SLOTS")).await?;
+            let ask = Command::new("CLUSTER SLOTS");
+            let reply = node.ask_here(Request::Command(&ask), false).await?;
             let map = SlotMap::read(&reply, &place)?;
             // A node that was reset, or has lost its file, answers too. It knows nothing.
             if map.nodes().len() == 0 {
@@ -423,16 +376,6 @@ impl Cluster {
                 Some(Err(failure)) => failed = failure,
                 None => return found.ok_or(failed),
             }
-        }
-    }
-}
-
-impl NodeWork<'_> {
-    const fn is_once(self) -> bool {
-        match self {
-            #[cfg(feature = "redis-legacy-lock")]
-            Self::Once(_) => true,
-            Self::Command(_) | Self::Script(..) => false,
         }
     }
 }

@@ -5,7 +5,6 @@
 //! ever: its caller has a deadline and drops it.
 
 pub(super) mod messages;
-#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 mod topology;
 
 use std::fmt;
@@ -27,12 +26,10 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::ConfigError;
 use crate::remote::RemoteErrorKind;
-#[cfg(feature = "redis-cluster")]
 use crate::remote::redis::cluster::slots::slot_of;
-#[cfg(feature = "redis-cluster")]
 pub(super) use crate::remote::redis::connection::messages::SlotNotice;
 pub(super) use crate::remote::redis::connection::messages::{Messages, Pulse};
-use crate::remote::redis::credentials::{Login, RedisCredentials, RetryPause, Validity};
+use crate::remote::redis::credentials::{Login, RedisCredentials, Validity, retry_pause};
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::redis::tls::{self, Certificates};
 
@@ -68,7 +65,6 @@ impl Command {
     }
 
     /// Returns the slot of its key; `None` where it has none.
-    #[cfg(feature = "redis-cluster")]
     pub(super) fn slot(&self) -> Option<u16> {
         let word = |place: usize| match self.0.args_iter().nth(place)? {
             redis::Arg::Simple(word) => Some(word),
@@ -122,7 +118,9 @@ impl Script {
 /// Where to connect.
 #[derive(Clone)]
 pub(super) struct Target {
-    servers: Servers,
+    kind: Kind,
+    /// One at least.
+    infos: Vec<ConnectionInfo>,
     certificates: Certificates,
     /// The name that the server lists our connections by; none is sent where it is empty.
     client_name: Arc<str>,
@@ -136,34 +134,34 @@ struct Authorized {
     validity: Option<Validity>,
 }
 
+/// What the named servers are.
 #[derive(Clone)]
-enum Servers {
-    Single(Box<ConnectionInfo>),
-    #[cfg(feature = "redis-cluster")]
-    Cluster(Vec<ConnectionInfo>),
-    #[cfg(feature = "redis-sentinel")]
-    Sentinel(Vec<ConnectionInfo>, String),
+enum Kind {
+    Single,
+    Cluster,
+    /// Those that know the primary of this name.
+    Sentinel(String),
 }
 
 impl Target {
     /// Reads a URL. Says why it refuses it, and never quotes it: it may hold a
     /// password.
     pub(super) fn single(url: &str) -> Result<Self, ConfigError> {
-        Ok(Self::of(Servers::Single(Box::new(parse(url)?))))
+        Ok(Self::of(Kind::Single, vec![parse(url)?]))
     }
 
     /// Takes the configuration of a client.
     pub(super) fn of_client(client: &Client) -> Self {
-        Self::of(Servers::Single(Box::new(own_settings(client.get_connection_info().clone()))))
+        Self::of(Kind::Single, vec![own_settings(client.get_connection_info().clone())])
     }
 
-    fn of(servers: Servers) -> Self {
+    fn of(kind: Kind, infos: Vec<ConnectionInfo>) -> Self {
         let certificates = Certificates::default();
-        Self { servers, certificates, client_name: DEFAULT_CLIENT_NAME.into(), login: None }
+        Self { kind, infos, certificates, client_name: DEFAULT_CLIENT_NAME.into(), login: None }
     }
 
     /// Reads the URLs of some nodes of a cluster.
-    #[cfg(feature = "redis-cluster")]
+    #[cfg_attr(not(feature = "redis-cluster"), allow(dead_code, reason = "for `Redis::cluster`"))]
     pub(super) fn cluster<U: AsRef<str>>(
         urls: impl IntoIterator<Item = U>,
     ) -> Result<Self, ConfigError> {
@@ -176,16 +174,16 @@ impl Target {
                 "differs in more than host and port from another node's, or is a socket",
             ));
         }
-        Ok(Self::of(Servers::Cluster(nodes)))
+        Ok(Self::of(Kind::Cluster, nodes))
     }
 
     /// Reads the URLs of the sentinels that watch the primary of this name.
-    #[cfg(feature = "redis-sentinel")]
+    #[cfg_attr(not(feature = "redis-sentinel"), allow(dead_code, reason = "for `Redis::sentinel`"))]
     pub(super) fn sentinel<U: AsRef<str>>(
         urls: impl IntoIterator<Item = U>,
         primary: &str,
     ) -> Result<Self, ConfigError> {
-        Ok(Self::of(Servers::Sentinel(parse_all(urls)?, primary.to_owned())))
+        Ok(Self::of(Kind::Sentinel(primary.to_owned()), parse_all(urls)?))
     }
 
     /// Trusts these certificates, in PEM, instead of the system's.
@@ -223,7 +221,7 @@ impl Target {
         let mut target = self.clone();
         let Some(login) = &self.login else { return Ok(Authorized { target, validity: None }) };
         let (credentials, validity) = login.ask().await?;
-        for info in target.servers.infos_mut() {
+        for info in &mut target.infos {
             *info = info.clone().set_redis_settings(with_user(info.redis_settings(), &credentials));
         }
         Ok(Authorized { target, validity })
@@ -234,7 +232,7 @@ impl Target {
         let Authorized { target, validity } = self.authorized().await?;
         // On the heap: the client's futures are large.
         let opening = Box::pin(async {
-            let mut connection = target.open_connection().await?;
+            let mut connection = Connection::single(target.open_connection().await?.1);
             target.name(&connection).await?;
             connection.keep_authorized(self.login.as_ref(), validity);
             Ok(connection)
@@ -242,16 +240,16 @@ impl Target {
         within(limit, opening).await
     }
 
-    async fn open_connection(&self) -> Result<Connection, CallFailure> {
-        match &self.servers {
-            Servers::Single(info) => self.open(info).await.map(Connection::single),
-            // Each of its nodes is a target of its own.
-            #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(_) => Err(CallFailure::nonsense()),
-            #[cfg(feature = "redis-sentinel")]
-            Servers::Sentinel(sentinels, primary) => {
-                let (_, connection) = self.primary(sentinels, primary).await?;
-                Ok(Connection::single(connection))
+    /// Connects, and returns to which server that was.
+    async fn open_connection(
+        &self,
+    ) -> Result<(ConnectionInfo, MultiplexedConnection), CallFailure> {
+        match &self.kind {
+            Kind::Sentinel(primary) => self.primary(primary).await,
+            // Of a cluster each node is a target of its own.
+            _ => {
+                let info = self.infos.first().ok_or_else(CallFailure::nonsense)?;
+                Ok((info.clone(), self.open(info).await?))
             }
         }
     }
@@ -304,16 +302,11 @@ impl Target {
     ) -> Result<(Pulse, Messages), CallFailure> {
         let Authorized { target, validity } = self.authorized().await?;
         let opening = Box::pin(async {
-            match &target.servers {
-                Servers::Single(info) => target.listen_on(info, channels).await,
-                #[cfg(feature = "redis-cluster")]
-                Servers::Cluster(_) => Err(CallFailure::nonsense()),
-                #[cfg(feature = "redis-sentinel")]
-                Servers::Sentinel(sentinels, primary) => {
-                    let (info, _) = target.primary(sentinels, primary).await?;
-                    target.listen_on(&info, channels).await
-                }
-            }
+            let info = match &target.kind {
+                Kind::Single => target.infos.first().cloned().ok_or_else(CallFailure::nonsense)?,
+                _ => target.open_connection().await?.0,
+            };
+            target.listen_on(&info, channels).await
         });
         let (mut pulse, messages) = within(limit, opening).await?;
         if let Pulse::Push(connection) = &mut pulse {
@@ -354,70 +347,38 @@ impl Target {
     }
 
     /// Returns the commands that connecting itself needs the right to.
-    pub(super) fn own_commands(&self) -> Vec<&'static str> {
-        match &self.servers {
-            Servers::Single(_) if self.database() == 0 => vec![],
-            Servers::Single(_) => vec!["select"],
-            #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(_) => vec!["asking", "cluster|slots"],
-            #[cfg(feature = "redis-sentinel")]
-            Servers::Sentinel(..) if self.database() == 0 => vec!["role"],
-            #[cfg(feature = "redis-sentinel")]
-            Servers::Sentinel(..) => vec!["role", "select"],
+    pub(super) fn own_commands(&self) -> &'static [&'static str] {
+        match (&self.kind, self.database()) {
+            (Kind::Single, 0) => &[],
+            (Kind::Single, _) => &["select"],
+            (Kind::Cluster, _) => &["asking", "cluster|slots"],
+            (Kind::Sentinel(_), 0) => &["role"],
+            (Kind::Sentinel(_), _) => &["role", "select"],
         }
     }
 
     /// Returns the commands that go to such servers alone, and are not needed.
     pub(super) const fn welcome_commands(&self) -> &'static [&'static str] {
-        match &self.servers {
-            #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(_) => &["ssubscribe", "sunsubscribe", "spublish"],
+        match &self.kind {
+            Kind::Cluster => &["ssubscribe", "spublish"],
             _ => &[],
         }
     }
 
     /// Writes where the servers are, for log lines.
     pub(super) fn address(&self) -> String {
-        let servers: Vec<_> = self.infos().iter().map(address).collect();
+        let servers: Vec<_> = self.infos.iter().map(address).collect();
         let servers = servers.join(", ");
-        match &self.servers {
-            Servers::Single(_) => servers,
-            #[cfg(feature = "redis-cluster")]
-            Servers::Cluster(_) => format!("cluster of {servers}"),
-            #[cfg(feature = "redis-sentinel")]
-            Servers::Sentinel(_, primary) => format!("primary {primary} of sentinels {servers}"),
+        match &self.kind {
+            Kind::Single => servers,
+            Kind::Cluster => format!("cluster of {servers}"),
+            Kind::Sentinel(primary) => format!("primary {primary} of sentinels {servers}"),
         }
     }
 
     /// Returns the number of the database; a cluster has but one.
     pub(super) fn database(&self) -> i64 {
-        self.infos().first().map_or(0, |info| info.redis_settings().db())
-    }
-
-    fn infos(&self) -> &[ConnectionInfo] {
-        self.servers.infos()
-    }
-}
-
-impl Servers {
-    fn infos(&self) -> &[ConnectionInfo] {
-        match self {
-            Self::Single(info) => std::slice::from_ref(&**info),
-            #[cfg(feature = "redis-cluster")]
-            Self::Cluster(infos) => infos,
-            #[cfg(feature = "redis-sentinel")]
-            Self::Sentinel(infos, _) => infos,
-        }
-    }
-
-    fn infos_mut(&mut self) -> &mut [ConnectionInfo] {
-        match self {
-            Self::Single(info) => std::slice::from_mut(&mut **info),
-            #[cfg(feature = "redis-cluster")]
-            Self::Cluster(infos) => infos,
-            #[cfg(feature = "redis-sentinel")]
-            Self::Sentinel(infos, _) => infos,
-        }
+        self.infos.first().map_or(0, |info| info.redis_settings().db())
     }
 }
 
@@ -447,7 +408,7 @@ fn with_user(
 /// Shows no user, no password and no path.
 impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.infos().iter().map(address)).finish()
+        f.debug_list().entries(self.infos.iter().map(address)).finish()
     }
 }
 
@@ -482,7 +443,6 @@ impl Connection {
     }
 
     /// The same to a node that is about to take the key over.
-    #[cfg(feature = "redis-cluster")]
     pub(super) async fn send_asking(&self, command: &Command) -> Result<ServerReply, CallFailure> {
         // Together: nothing may come between the two.
         let mut both = redis::pipe();
@@ -504,7 +464,7 @@ impl Connection {
     /// Sends `AUTH` before each expiry; after a failure again, at growing intervals. Other
     /// commands go on meanwhile: a refused `AUTH` leaves the connection as it was.
     async fn authorize_regularly(&self, login: &Login, mut validity: Validity) {
-        let mut backoff = RetryPause::default();
+        let mut backoff = retry_pause();
         loop {
             validity.until_renewal().await;
             let authorized = async {
@@ -516,7 +476,7 @@ impl Connection {
                 self.send(&auth.arg(credentials.password())).await.map(|_| next)
             };
             match authorized.await {
-                Ok(Some(next)) => (validity, backoff) = (next, RetryPause::default()),
+                Ok(Some(next)) => (validity, backoff) = (next, retry_pause()),
                 // These are valid for ever.
                 Ok(None) => return,
                 Err(_) => sleep(backoff.lengthen()).await,
@@ -537,7 +497,6 @@ fn refuse(reason: &'static str) -> ConfigError {
     ConfigError::new(&["url"], reason)
 }
 
-#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 fn parse_all<U: AsRef<str>>(
     urls: impl IntoIterator<Item = U>,
 ) -> Result<Vec<ConnectionInfo>, ConfigError> {

@@ -12,13 +12,11 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use crate::error::BoxError;
+use crate::remote::redis::pause::Pause;
 use crate::remote::redis::reply::{CallFailure, PROVIDER};
 
 /// How long a provider may take.
 const PROVIDER_TIMEOUT: Duration = Duration::from_secs(5);
-
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// Which user connects, with which password, and for how long both are valid.
 ///
@@ -147,7 +145,7 @@ struct LoginState {
 }
 
 struct FailedLogin {
-    backoff: RetryPause,
+    backoff: Pause,
     next: Instant,
     failure: CallFailure,
 }
@@ -183,26 +181,16 @@ impl Login {
 
     fn has_failed(&self, failure: CallFailure) -> CallFailure {
         let mut failed = self.0.failed.lock();
-        let mut backoff = failed.take().map(|before| before.backoff).unwrap_or_default();
+        let mut backoff = failed.take().map_or_else(retry_pause, |before| before.backoff);
         let next = Instant::now() + backoff.lengthen();
         *failed = Some(FailedLogin { backoff, next, failure: failure.clone() });
         failure
     }
 }
 
-/// Pauses that double.
-#[derive(Default)]
-pub(super) struct RetryPause {
-    failures: u32,
-}
-
-impl RetryPause {
-    /// Returns the pause after one more failure.
-    pub(super) fn lengthen(&mut self) -> Duration {
-        let pause = SHORTEST_PAUSE.saturating_mul(1 << self.failures.min(16)).min(LONGEST_PAUSE);
-        self.failures += 1;
-        pause.mul_f64(0.8 + 0.4 * fastrand::f64())
-    }
+/// Returns the pauses after connections that failed.
+pub(super) const fn retry_pause() -> Pause {
+    Pause::of_millis(50, 5000)
 }
 
 /// How long credentials are valid, and when new ones are due.
@@ -279,7 +267,7 @@ mod tests {
             })
         });
         assert!(login.ask().await.is_err());
-        tokio::time::sleep(SHORTEST_PAUSE * 2).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
         for _ in 0..3 {
             drop(login.ask().await.unwrap());
         }

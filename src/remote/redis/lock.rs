@@ -15,14 +15,12 @@ use crate::lease::wakes::Listener;
 use crate::remote::redis::connection::Script;
 use crate::remote::redis::lock_inbox::LockInbox;
 use crate::remote::redis::names::{Names, lock_record};
+use crate::remote::redis::pause::Pause;
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::remote::millis;
 use crate::remote::redis::reply::{CallFailure, ServerReply};
 use crate::remote::redis::{Redis, scripts};
 use crate::remote::{RemoteError, RemoteErrorKind};
-
-const SHORTEST_PAUSE: Duration = Duration::from_millis(25);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// How long a lock is tried to be given back, where its lease is longer.
 const LONGEST_GIVING_BACK: Duration = Duration::from_secs(60);
@@ -199,7 +197,7 @@ impl RedisLock {
         // Of the callers in this process, one at a time asks, in the order in which they came. One
         // whose time is over before its turn tries once.
         let _turn = timeout(patience, self.link.turn(&self.name)).await;
-        let mut poll = Poll::default();
+        let mut poll = poll_pause();
         let mut waiting = None;
         loop {
             let channel = waiting.as_ref().map_or("", |(inbox, _): &Waiting| inbox.channel());
@@ -209,12 +207,12 @@ impl RedisLock {
                 Ok(Attempt::Taken(guard)) => return Ok(Some(guard)),
                 Ok(Attempt::Busy { .. }) if left.is_zero() => return Ok(None),
                 Ok(Attempt::Busy { left: Some(lease) }) => {
-                    poll = Poll::default();
+                    poll.reset();
                     (lease + Duration::from_millis(fastrand::u64(1..=5))).min(LONGEST_WAIT)
                 }
-                Ok(Attempt::Busy { left: None }) => poll.next_pause(),
+                Ok(Attempt::Busy { left: None }) => poll.lengthen(),
                 Err(error) if left.is_zero() || !is_passing(error.kind()) => return Err(error),
-                Err(_) => poll.next_pause(),
+                Err(_) => poll.lengthen(),
             };
             // The listener is there before the process registers, so that no message is missed.
             let (_, listener) = match &mut waiting {
@@ -245,23 +243,9 @@ enum Attempt {
     },
 }
 
-/// Pauses between tries of a lock whose release is not announced.
-pub(super) struct Poll {
-    pause: Duration,
-}
-
-impl Default for Poll {
-    fn default() -> Self {
-        Self { pause: SHORTEST_PAUSE }
-    }
-}
-
-impl Poll {
-    pub(super) fn next_pause(&mut self) -> Duration {
-        let pause = self.pause.mul_f64(0.8 + 0.4 * fastrand::f64());
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
-        pause
-    }
+/// Returns the pauses between tries of a lock whose release is not announced.
+pub(super) const fn poll_pause() -> Pause {
+    Pause::of_millis(25, 250)
 }
 
 fn numbers(reply: &ServerReply) -> Result<Vec<i64>, CallFailure> {
@@ -410,7 +394,7 @@ impl LockLease {
     /// it later, and what was sent on two connections in any order.
     async fn give_back(&self, was_answered: bool) {
         let (begun, lasts) = (Instant::now(), self.lock.lease.min(LONGEST_GIVING_BACK));
-        let (mut pause, mut is_over) = (SHORTEST_PAUSE, was_answered);
+        let (mut pause, mut is_over) = (Pause::of_millis(25, 1000), was_answered);
         loop {
             match self.is_done(&scripts::UNLOCK, &[]).await {
                 Ok(true) => return,
@@ -423,8 +407,7 @@ impl LockLease {
             if begun.elapsed() >= lasts {
                 return;
             }
-            sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_WAIT);
+            sleep(pause.lengthen()).await;
         }
     }
 

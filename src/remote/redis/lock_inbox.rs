@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::lease::wakes::{Listener, Wakes};
 use crate::remote::redis::connection::messages::until_death;
 use crate::remote::redis::connection::{Messages, Pulse};
-use crate::remote::redis::credentials::RetryPause;
+use crate::remote::redis::credentials::retry_pause;
 use crate::remote::redis::pool::WeakPool;
 
 /// The channel on which one process hears of locks, and the waiters for them. It is subscribed to
@@ -48,12 +48,12 @@ impl LockInbox {
     }
 
     async fn subscribe_again_and_again(self: Arc<Self>, pool: WeakPool) {
-        let mut backoff = RetryPause::default();
+        let mut backoff = retry_pause();
         while let Some(link) = pool.upgrade() {
             let subscribed = link.subscribe(&[&self.channel]).await;
             drop(link);
             if let Ok((pulse, messages)) = subscribed {
-                backoff = RetryPause::default();
+                backoff.reset();
                 self.is_subscribed.store(true, Ordering::Release);
                 // The waiters have not registered yet, or with the subscription before.
                 self.wakes.wake_all();

@@ -40,13 +40,13 @@
 //! - `pool`: the connection for commands.
 //! - `subscriber`: the connection for messages.
 //! - `connection`, `connection/topology`, `tls`: the client library; no other file names it.
+//! - `pause`: how long each of them waits before it tries again.
 //! - `credentials`: user names and passwords that change.
 //! - `check`, `eviction`: what is missing on a server, and a policy that evicts locks.
 //! - `lock`, `lock_inbox`, `legacy`: the lock alone, without a cache.
 //! - `tests/`: all of this on real servers.
 
 mod check;
-#[cfg(feature = "redis-cluster")]
 mod cluster;
 mod connection;
 mod credentials;
@@ -59,6 +59,7 @@ mod log;
 mod message;
 mod names;
 mod oversize;
+mod pause;
 mod pool;
 mod remote;
 mod reply;
@@ -434,7 +435,7 @@ impl Redis {
 
     /// Makes the remote of the cache with this name.
     pub(crate) fn open(&self, cache_name: &str) -> Result<Arc<dyn Remote>, ConfigError> {
-        self.link.is_awaited_for(self.settings.op_timeout);
+        self.link.patience().note(self.settings.op_timeout);
         let names = Names::new(&self.namespace, cache_name)?.hashed(self.name_secret);
         Ok(Arc::new(RedisRemote::new(self.link.clone(), names, self.settings.max_value_bytes)))
     }

@@ -97,7 +97,6 @@ impl Names {
 
     /// Returns the channel on which this process is woken for keys of a slot, by a word that has
     /// the slot.
-    #[cfg(feature = "redis-cluster")]
     pub(super) fn slot_inbox(&self, process: u64, tag: &str) -> String {
         format!("{}:in:{{{tag}}}:{process:016x}", self.prefix)
     }

@@ -16,8 +16,7 @@ use tokio::time::Instant;
 use crate::key::Key;
 use crate::observe::{RemoteOp, warn_of_connection};
 use crate::remote::progress::Progress;
-#[cfg(feature = "redis-cluster")]
-use crate::remote::redis::cluster::{Cluster, NodeWork, slot_of, tag_of_slot};
+use crate::remote::redis::cluster::{Cluster, slot_of, tag_of_slot};
 use crate::remote::redis::connection::{
     CONNECT_TIMEOUT, Command, Connection, Messages, Pulse, Script, Target,
 };
@@ -54,8 +53,7 @@ struct PoolState {
     strikes: AtomicU32,
     /// How many connections there were.
     opened: AtomicU64,
-    /// The longest that any caller waits for an answer, in ms.
-    patience: AtomicU64,
+    patience: Patience,
     /// Whether nothing is sent but what callers send.
     is_plain: bool,
     /// A bit for each script that a server has run.
@@ -75,10 +73,8 @@ struct PoolState {
     reported: AtomicU32,
     /// The number of the last connection that was.
     useful: AtomicU64,
-    #[cfg(feature = "redis-legacy-lock")]
     plain: std::sync::OnceLock<Pool>,
     /// Where the target is one: each node has a pool of its own, and this one no connection.
-    #[cfg(feature = "redis-cluster")]
     cluster: Option<Arc<Cluster>>,
 }
 
@@ -95,31 +91,59 @@ struct Open {
     connection: Connection,
 }
 
+/// The longest that any caller waits for an answer, in ms; 0 where none has said so. A clone is the
+/// same one.
+#[derive(Clone, Default)]
+pub(super) struct Patience(Arc<AtomicU64>);
+
+impl Patience {
+    pub(super) fn note(&self, op_timeout: Duration) {
+        let millis = u64::try_from(op_timeout.as_millis()).unwrap_or(u64::MAX);
+        self.0.fetch_max(millis, Ordering::Relaxed);
+    }
+
+    pub(super) fn get(&self) -> Option<Duration> {
+        let millis = self.0.load(Ordering::Relaxed);
+        (millis > 0).then(|| Duration::from_millis(millis))
+    }
+}
+
+/// What is sent.
+#[derive(Clone, Copy)]
+pub(super) enum Request<'a> {
+    Command(&'a Command),
+    /// Never again, whatever happens to it.
+    Once(&'a Command),
+    Script(&'a Script, &'a [&'a [u8]], &'a [&'a [u8]]),
+}
+
+impl Request<'_> {
+    /// Returns the slot of its key; `None` where it has none.
+    pub(super) fn slot(self) -> Option<u16> {
+        match self {
+            Self::Command(command) | Self::Once(command) => command.slot(),
+            Self::Script(_, keys, _) => keys.first().map(|name| slot_of(name)),
+        }
+    }
+}
+
 /// Tells all waiting calls how an attempt to connect has ended.
 type Attempt = watch::Receiver<Option<Result<Open, CallFailure>>>;
 
 impl Pool {
     pub(super) fn new(target: Target) -> Self {
-        Self::with(target, false)
+        Self::with(target, false, Patience::default())
     }
 
-    /// Makes the pool of one node of a cluster.
-    #[cfg(feature = "redis-cluster")]
-    pub(super) fn of_node(target: Target, is_plain: bool) -> Self {
-        Self::with(target, is_plain)
-    }
-
-    fn with(target: Target, is_plain: bool) -> Self {
-        #[cfg(feature = "redis-cluster")]
-        let cluster = target.is_cluster().then(|| Cluster::new(target.clone(), is_plain));
+    pub(super) fn with(target: Target, is_plain: bool, patience: Patience) -> Self {
+        let cluster = || Arc::new(Cluster::new(target.clone(), is_plain, patience.clone()));
         Self(Arc::new(PoolState {
-            #[cfg(feature = "redis-cluster")]
-            cluster: cluster.map(Arc::new),
+            cluster: target.is_cluster().then(cluster),
             target,
             slot: Mutex::default(),
             strikes: AtomicU32::new(0),
             opened: AtomicU64::new(0),
-            patience: AtomicU64::new(0),
+            patience,
             is_plain,
             sent_scripts: AtomicU64::new(0),
             lock_inboxes: Mutex::default(),
@@ -130,17 +154,16 @@ impl Pool {
             late: AtomicU32::new(0),
             reported: AtomicU32::new(0),
             useful: AtomicU64::new(0),
-            #[cfg(feature = "redis-legacy-lock")]
             plain: std::sync::OnceLock::new(),
         }))
     }
 
     /// Returns a link of its own to the same servers that sends nothing but
     /// what it is told: some proxies hang up on a command they do not know.
-    #[cfg(feature = "redis-legacy-lock")]
+    #[cfg_attr(not(feature = "redis-legacy-lock"), allow(dead_code, reason = "for that lock"))]
     pub(super) fn plain(&self) -> Self {
         let target = || self.target().clone().with_client_name("");
-        self.0.plain.get_or_init(|| Self::with(target(), true)).clone()
+        self.0.plain.get_or_init(|| Self::with(target(), true, Patience::default())).clone()
     }
 
     /// Sends `command`, connecting first if need be.
@@ -149,10 +172,68 @@ impl Pool {
     /// is sent again, once: the server was restarted since the last command.
     /// All our commands may be executed twice.
     pub(super) async fn send(&self, command: &Command) -> Result<ServerReply, CallFailure> {
-        #[cfg(feature = "redis-cluster")]
-        if let Some(cluster) = &self.0.cluster {
-            return cluster.send(command.slot(), NodeWork::Command(command)).await;
+        self.ask(Request::Command(command)).await
+    }
+
+    /// Sends `command` once, whatever happens to it.
+    #[cfg_attr(not(feature = "redis-legacy-lock"), allow(dead_code, reason = "for that lock"))]
+    pub(super) async fn send_once(&self, command: &Command) -> Result<ServerReply, CallFailure> {
+        self.ask(Request::Once(command)).await
+    }
+
+    /// Runs `script`: one round trip, unless the server has forgotten it. The first call sends it
+    /// in full, so that nothing is loaded when processes connect.
+    pub(super) async fn run(
+        &self,
+        script: &Script,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+    ) -> Result<ServerReply, CallFailure> {
+        self.ask(Request::Script(script, keys, args)).await
+    }
+
+    async fn ask(&self, request: Request<'_>) -> Result<ServerReply, CallFailure> {
+        match &self.0.cluster {
+            Some(cluster) => cluster.send(request).await,
+            None => self.ask_here(request, false).await,
         }
+    }
+
+    /// Asks this server; `is_asking`: one that is about to take the key over.
+    pub(super) async fn ask_here(
+        &self,
+        request: Request<'_>,
+        is_asking: bool,
+    ) -> Result<ServerReply, CallFailure> {
+        match request {
+            Request::Command(command) | Request::Once(command) if is_asking => {
+                self.0.opened().await?.connection.send_asking(command).await
+            }
+            Request::Script(script, keys, args) if is_asking => {
+                let command = script.in_full(keys, args);
+                self.0.opened().await?.connection.send_asking(&command).await
+            }
+            Request::Command(command) => self.send_here(command).await,
+            Request::Once(command) => self.send_on(&self.0.opened().await?, command).await,
+            Request::Script(script, keys, args) => {
+                // Two scripts may share a bit: then the server says that it does not know one.
+                let bit = 1 << script.number();
+                if self.0.sent_scripts.load(Ordering::Relaxed) & bit != 0 {
+                    match self.send_here(&script.by_digest(keys, args)).await {
+                        Err(failure) if failure.cause == Cause::NoScript => (),
+                        answer => return answer,
+                    }
+                }
+                let answer = self.send_here(&script.in_full(keys, args)).await;
+                if answer.is_ok() {
+                    self.0.sent_scripts.fetch_or(bit, Ordering::Relaxed);
+                }
+                answer
+            }
+        }
+    }
+
+    async fn send_here(&self, command: &Command) -> Result<ServerReply, CallFailure> {
         let Some(open) = self.0.open() else {
             return self.send_on(&self.0.opened().await?, command).await;
         };
@@ -162,16 +243,6 @@ impl Pool {
             }
             answer => answer,
         }
-    }
-
-    /// Sends `command` once, whatever happens to it.
-    #[cfg(feature = "redis-legacy-lock")]
-    pub(super) async fn send_once(&self, command: &Command) -> Result<ServerReply, CallFailure> {
-        #[cfg(feature = "redis-cluster")]
-        if let Some(cluster) = &self.0.cluster {
-            return cluster.send(command.slot(), NodeWork::Once(command)).await;
-        }
-        self.send_on(&self.0.opened().await?, command).await
     }
 
     async fn send_on(&self, open: &Open, command: &Command) -> Result<ServerReply, CallFailure> {
@@ -188,131 +259,54 @@ impl Pool {
         answer
     }
 
-    /// Runs `script`: one round trip, unless the server has forgotten it. The first call sends it
-    /// in full, so that nothing is loaded when processes connect.
-    pub(super) async fn run(
-        &self,
-        script: &Script,
-        keys: &[&[u8]],
-        args: &[&[u8]],
-    ) -> Result<ServerReply, CallFailure> {
-        #[cfg(feature = "redis-cluster")]
-        if let Some(cluster) = &self.0.cluster {
-            let slot = keys.first().map(|name| slot_of(name));
-            return cluster.send(slot, NodeWork::Script(script, keys, args)).await;
-        }
-        // Two scripts may share a bit: then the server says that it does not know one.
-        let bit = 1 << script.number();
-        if self.0.sent_scripts.load(Ordering::Relaxed) & bit != 0 {
-            match self.send(&script.by_digest(keys, args)).await {
-                Err(failure) if failure.cause == Cause::NoScript => (),
-                answer => return answer,
-            }
-        }
-        let answer = self.send(&script.in_full(keys, args)).await;
-        if answer.is_ok() {
-            self.0.sent_scripts.fetch_or(bit, Ordering::Relaxed);
-        }
-        answer
-    }
-
-    /// Does `work` at a node of a cluster; `is_asking`: at one that is about to take the key over.
-    #[cfg(feature = "redis-cluster")]
-    pub(super) async fn work(
-        &self,
-        work: NodeWork<'_>,
-        is_asking: bool,
-    ) -> Result<ServerReply, CallFailure> {
-        match (work, is_asking) {
-            (NodeWork::Command(command), false) => self.send(command).await,
-            #[cfg(feature = "redis-legacy-lock")]
-            (NodeWork::Once(command), false) => self.send_once(command).await,
-            (NodeWork::Script(script, keys, args), false) => self.run(script, keys, args).await,
-            #[cfg(feature = "redis-legacy-lock")]
-            (NodeWork::Once(command), true) => {
-                self.0.opened().await?.connection.send_asking(command).await
-            }
-            (NodeWork::Command(command), true) => {
-                self.0.opened().await?.connection.send_asking(command).await
-            }
-            (NodeWork::Script(script, keys, args), true) => {
-                let in_full = script.in_full(keys, args);
-                self.0.opened().await?.connection.send_asking(&in_full).await
-            }
-        }
-    }
-
-    #[cfg(feature = "redis-cluster")]
     pub(super) fn cluster(&self) -> Option<&Arc<Cluster>> {
         self.0.cluster.as_ref()
     }
 
     /// Returns each server that has keys; of a cluster with a key that it has.
     pub(super) async fn nodes(&self) -> Result<Vec<(Self, Option<Key>)>, CallFailure> {
-        #[cfg(feature = "redis-cluster")]
-        if let Some(cluster) = &self.0.cluster {
-            return cluster.nodes().await;
+        match &self.0.cluster {
+            Some(cluster) => cluster.nodes().await,
+            None => Ok(vec![(self.clone(), None)]),
         }
-        Ok(vec![(self.clone(), None)])
     }
 
     /// Returns the number of the shard of a name.
-    #[cfg_attr(
-        not(feature = "redis-cluster"),
-        expect(clippy::unused_self, reason = "a cluster has several shards")
-    )]
     pub(super) fn shard_of<N: AsRef<[u8]>>(&self, name: impl FnOnce() -> N) -> u32 {
-        #[cfg(feature = "redis-cluster")]
-        if let Some(cluster) = &self.0.cluster {
-            return cluster.shard_of_slot(slot_of(name().as_ref()));
-        }
-        let _ = name;
-        0
+        let of_slot = |cluster: &Arc<Cluster>| cluster.shard_of_slot(slot_of(name().as_ref()));
+        self.0.cluster.as_ref().map_or(0, of_slot)
     }
 
     /// Returns how many connections there were to a shard, or what counts like one: see
     /// [`Remote::connection`](crate::remote::Remote::connection).
     pub(super) fn connection_of(&self, shard: u32) -> u64 {
-        #[cfg(feature = "redis-cluster")]
-        if let Some(cluster) = &self.0.cluster {
-            return cluster.connection_of(shard);
+        match &self.0.cluster {
+            Some(cluster) => cluster.connection_of(shard),
+            None => self.0.opened.load(Ordering::Acquire),
         }
-        let _ = shard;
-        self.0.opened.load(Ordering::Acquire)
     }
 
     /// Returns whether a connection to a shard is being made.
     pub(super) fn is_connecting(&self, shard: u32) -> bool {
-        #[cfg(feature = "redis-cluster")]
-        if let Some(cluster) = &self.0.cluster {
-            return cluster.pool_of_shard(shard).is_some_and(|node| node.is_connecting(shard));
+        match &self.0.cluster {
+            Some(cluster) => cluster.pool_of_shard(shard).is_some_and(|it| it.is_connecting(shard)),
+            None => self.0.slot.lock().opening.is_some(),
         }
-        let _ = shard;
-        self.0.slot.lock().opening.is_some()
+    }
+
+    /// Returns the first slot of a shard of a cluster, and where it is.
+    fn node_of_shard(&self, shard: u32) -> Option<(u16, String)> {
+        self.0.cluster.as_ref()?.node_of_shard(shard)
     }
 
     /// Returns where a shard is.
     pub(super) fn address_of(&self, shard: u32) -> String {
-        #[cfg(feature = "redis-cluster")]
-        if let Some((_, address)) = self.0.cluster.as_ref().and_then(|it| it.node_of_shard(shard)) {
-            return address;
-        }
-        let _ = shard;
-        self.target().address()
+        self.node_of_shard(shard).map_or_else(|| self.target().address(), |(_, address)| address)
     }
 
     /// Returns what stands in braces in a name that is on this shard; nothing without a cluster.
-    #[cfg_attr(
-        not(feature = "redis-cluster"),
-        expect(clippy::unused_self, reason = "a cluster has several shards")
-    )]
     pub(super) fn tag_of_shard(&self, shard: u32) -> Option<String> {
-        #[cfg(feature = "redis-cluster")]
-        if let Some((slot, _)) = self.0.cluster.as_ref().and_then(|it| it.node_of_shard(shard)) {
-            return Some(tag_of_slot(slot));
-        }
-        let _ = shard;
-        None
+        self.node_of_shard(shard).map(|(slot, _)| tag_of_slot(slot))
     }
 
     /// Opens a connection of its own that hears what is published on
@@ -322,32 +316,17 @@ impl Pool {
         channels: &[&str],
     ) -> Result<(Pulse, Messages), CallFailure> {
         let (begun, limit) = (Instant::now(), self.0.limit());
-        let subscribed = async {
-            #[cfg(feature = "redis-cluster")]
-            if let Some(cluster) = &self.0.cluster {
-                return cluster.subscribe(channels, limit).await;
-            }
-            self.0.target.subscribe(channels, limit).await
+        let subscribed = match &self.0.cluster {
+            Some(cluster) => cluster.subscribe(channels, limit).await,
+            None => self.0.target.subscribe(channels, limit).await,
         };
-        let subscribed = subscribed.await;
         self.0.has_tried(begun, limit, subscribed.as_ref().err());
         subscribed
     }
 
-    /// Returns the longest that any caller waits for an answer, where one has said so.
-    #[cfg(feature = "redis-cluster")]
-    pub(super) fn patience(&self) -> Option<Duration> {
-        Some(self.0.patience()).filter(|patience| !patience.is_zero())
-    }
-
-    /// Notes how long callers wait for an answer.
-    pub(super) fn is_awaited_for(&self, patience: Duration) {
-        let millis = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
-        self.0.patience.fetch_max(millis, Ordering::Relaxed);
-        #[cfg(feature = "redis-cluster")]
-        if let Some(cluster) = &self.0.cluster {
-            cluster.is_awaited_for(patience);
-        }
+    /// Returns how long callers wait for an answer.
+    pub(super) fn patience(&self) -> &Patience {
+        &self.0.patience
     }
 
     pub(super) fn downgrade(&self) -> WeakPool {
@@ -370,12 +349,10 @@ impl Pool {
 
     /// Is told that a caller gave up waiting for an answer of a shard.
     pub(super) fn suspect_shard(&self, shard: u32) {
-        #[cfg(feature = "redis-cluster")]
-        if let Some(cluster) = &self.0.cluster {
-            return cluster.suspect(shard);
+        match &self.0.cluster {
+            Some(cluster) => cluster.suspect(shard),
+            None => self.suspect(),
         }
-        let _ = shard;
-        self.suspect();
     }
 
     /// Waits for the answer to a call about a lock for as long as a cache with this `op_timeout`
@@ -434,10 +411,6 @@ impl Pool {
 }
 
 impl PoolState {
-    fn patience(&self) -> Duration {
-        Duration::from_millis(self.patience.load(Ordering::Relaxed))
-    }
-
     fn open(&self) -> Option<Open> {
         self.slot.lock().open.clone()
     }
@@ -498,7 +471,7 @@ impl PoolState {
     fn limit(&self) -> Duration {
         let doublings = self.late.load(Ordering::Relaxed).min(MOST_DOUBLINGS);
         let longest = CONNECT_TIMEOUT * (1 << MOST_DOUBLINGS);
-        let patience = self.patience();
+        let patience = self.patience.get().unwrap_or_default();
         (CONNECT_TIMEOUT * (1 << doublings)).max(patience).max((patience * 4).min(longest))
     }
 

@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::Mutex;
-#[cfg(feature = "redis-cluster")]
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::key::Key;
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, ServerTime, Token, Version};
 use crate::lease::wakes::Listener;
-#[cfg(feature = "redis-cluster")]
 use crate::remote::redis::cluster::{NotHeard, Place, SlotInboxes, slot_of, tag_of_slot};
 use crate::remote::redis::connection::Script;
 use crate::remote::redis::message;
@@ -36,7 +34,6 @@ pub(super) struct RedisRemote {
     pub(super) ear: Arc<Ear>,
     listening: Mutex<Option<AbortOnDropHandle<()>>>,
     oversize: Oversize,
-    #[cfg(feature = "redis-cluster")]
     slots: SlotInboxes,
 }
 
@@ -44,27 +41,22 @@ pub(super) struct RedisRemote {
 enum WakeChannel {
     Nowhere,
     OfProcess,
-    #[cfg(feature = "redis-cluster")]
     OfSlot(String),
     /// On that of the slot, once it is subscribed to.
-    #[cfg(feature = "redis-cluster")]
     NotYet(SlotChannel),
 }
 
 /// How long a process that has to wait is kept by its subscription, at most: a quarter of the time
 /// that its call has, if that is less.
-#[cfg(feature = "redis-cluster")]
 const SUBSCRIBE_LIMIT: Duration = Duration::from_millis(50);
 
 /// The channel of a slot, and the node that has it.
-#[cfg(feature = "redis-cluster")]
 struct SlotChannel {
     slot: u16,
     place: Place,
     name: String,
 }
 
-#[cfg(feature = "redis-cluster")]
 impl SlotChannel {
     fn of(remote: &RedisRemote, key: &Key) -> Option<Self> {
         let cluster = remote.link.cluster()?;
@@ -80,12 +72,13 @@ impl SlotChannel {
     async fn subscribed(self, remote: &RedisRemote) -> WakeChannel {
         let Some(cluster) = remote.link.cluster() else { return WakeChannel::OfProcess };
         let mut place = self.place;
-        let limit = remote.link.patience().map_or(SUBSCRIBE_LIMIT, |patience| patience / 4);
+        let limit = remote.link.patience().get().map_or(SUBSCRIBE_LIMIT, |patience| patience / 4);
         let subscribed = timeout(limit.min(SUBSCRIBE_LIMIT), async {
             loop {
-                let target = || cluster.target_at(&place);
+                let target = || cluster.seeds.at(&place);
                 match remote.slots.subscribe(&place, target, &self.name).await {
-                    Err(NotHeard::Elsewhere) => cluster.read_again().await,
+                    // The old map is better than none.
+                    Err(NotHeard::Elsewhere) => _ = cluster.read_after(Instant::now()).await,
                     subscribed => return subscribed.is_ok(),
                 }
                 match cluster.place_of(self.slot) {
@@ -109,21 +102,11 @@ impl RedisRemote {
         let ear =
             Ear::new(process, names.inbox(process), names.broadcast(link.target().database()));
         let oversize = Oversize::new(max_value_bytes);
-        #[cfg(feature = "redis-cluster")]
         if let Some(cluster) = link.cluster() {
             cluster.has_log_in(slot_of(names.log().tags.as_bytes()));
         }
-        #[cfg(feature = "redis-cluster")]
         let slots = SlotInboxes::new(ear.wakes.clone());
-        Self {
-            link,
-            names,
-            ear: Arc::new(ear),
-            listening: Mutex::new(None),
-            oversize,
-            #[cfg(feature = "redis-cluster")]
-            slots,
-        }
+        Self { link, names, ear: Arc::new(ear), listening: Mutex::new(None), oversize, slots }
     }
 
     /// Runs a script on the names of an entry.
@@ -142,7 +125,6 @@ impl RedisRemote {
         if !ask.register || !self.ear.is_subscribed() {
             return WakeChannel::Nowhere;
         }
-        #[cfg(feature = "redis-cluster")]
         if let Some(channel) = SlotChannel::of(self, key) {
             return if self.slots.hears(&channel.place, &channel.name) {
                 WakeChannel::OfSlot(channel.name)
@@ -150,7 +132,6 @@ impl RedisRemote {
                 WakeChannel::NotYet(channel)
             };
         }
-        let _ = key;
         WakeChannel::OfProcess
     }
 
@@ -163,9 +144,7 @@ impl RedisRemote {
         let (inbox, kind) = match channel {
             WakeChannel::Nowhere => ("", ""),
             WakeChannel::OfProcess => (&*self.ear.inbox, ""),
-            #[cfg(feature = "redis-cluster")]
             WakeChannel::NotYet(_) => ("", ""),
-            #[cfg(feature = "redis-cluster")]
             WakeChannel::OfSlot(name) => (&**name, "s"),
         };
         let token = ask.token.to_string();
@@ -194,7 +173,6 @@ impl Remote for RedisRemote {
         Box::pin(async move {
             let channel = self.wake_channel(key, ask);
             let outcome = self.ask_for_lease(key, ask, &channel).await?;
-            #[cfg(feature = "redis-cluster")]
             if let (AcquireOutcome::Locked { .. }, WakeChannel::NotYet(slot)) = (&outcome, channel)
             {
                 // A wake-up must find the waiter: the process first listens, then registers.

@@ -118,7 +118,6 @@ impl CallFailure {
 
     /// Returns the host and the port that a redirection names, the host empty where it is that of
     /// the node that redirects.
-    #[cfg(feature = "redis-cluster")]
     pub(super) fn place(&self) -> Option<(&str, u16)> {
         let (host, port) = self.said.rsplit(' ').next()?.rsplit_once(':')?;
         Some((host, port.parse().ok()?))
@@ -219,7 +218,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(feature = "redis-cluster")]
     fn a_redirection_names_a_place() {
         let moved = |text| CallFailure::of_server("MOVED", text);
         assert_eq!(moved("3999 10.0.0.1:6381").place(), Some(("10.0.0.1", 6381)));

@@ -12,12 +12,14 @@ use crate::lease::wakes::Wakes;
 use crate::remote::redis::connection::messages::until_death;
 use crate::remote::redis::connection::{Command, Messages, Pulse};
 use crate::remote::redis::message::Message;
+use crate::remote::redis::pause::Pause;
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::reply::CallFailure;
 use crate::remote::{Notice, OnNotice};
 
-const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// A subscription that ends sooner is not one of a server that is back; a server that answers
+/// later than this stands still.
+const STEADY_AFTER: Duration = Duration::from_secs(2);
 
 /// After how many refused subscriptions in a row the log says so. A server that comes back may
 /// refuse some.
@@ -45,7 +47,7 @@ impl Ear {
 
     /// Subscribes and listens, again and again, until the listener is gone.
     pub(super) async fn listen(self: Arc<Self>, link: Pool, listener: Weak<dyn OnNotice>) {
-        let (mut pause, mut refusals) = (SHORTEST_PAUSE, 0);
+        let (mut pause, mut refusals) = (Pause::of_millis(50, 2000), 0);
         while listener.strong_count() > 0 {
             // Asked before: a server that stands still refuses no subscription.
             let is_refused = refusals == REFUSALS && answers(&link).await;
@@ -54,13 +56,16 @@ impl Ear {
                     let since = Instant::now();
                     self.hear(pulse, messages, &listener).await;
                     // A server that takes subscriptions and ends them at once is not one that is back.
-                    (since.elapsed() < LONGEST_PAUSE)
+                    (since.elapsed() < STEADY_AFTER)
                         .then(|| CallFailure::disconnected("the subscription was ended at once"))
                 }
                 Err(failure) => Some(failure),
             };
             match failure {
-                None => (pause, refusals) = (SHORTEST_PAUSE, 0),
+                None => {
+                    pause.reset();
+                    refusals = 0;
+                }
                 Some(failure) if is_refused => {
                     warn(&link, &failure);
                     refusals += 1;
@@ -68,8 +73,7 @@ impl Ear {
                 Some(_) if refusals < REFUSALS => refusals += 1,
                 Some(_) => (),
             }
-            sleep(pause.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            sleep(pause.lengthen()).await;
         }
     }
 
@@ -114,7 +118,7 @@ impl Ear {
 /// Returns whether the server answers a command now.
 async fn answers(link: &Pool) -> bool {
     let ping = Command::new("PING");
-    matches!(timeout(LONGEST_PAUSE, link.send(&ping)).await, Ok(Ok(_)))
+    matches!(timeout(STEADY_AFTER, link.send(&ping)).await, Ok(Ok(_)))
 }
 
 #[cfg(feature = "tracing")]

@@ -31,17 +31,14 @@ use crate::remote::redis::connection::{
 };
 use crate::remote::redis::message::Message;
 
-/// How long a channel without waiters is kept.
+/// How long the connection to a node is kept that no process waits at.
 const IDLE: Duration = Duration::from_secs(60);
-
-/// How often that is looked after.
-const LOOK_AFTER: Duration = Duration::from_secs(10);
 
 /// How long a server that has refused is not asked again: it may be too old, or the user may
 /// lack the right.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
-/// To how many channels a process subscribes at most, over all nodes.
+/// To how many channels a process subscribes at most, over all nodes. Then it begins anew.
 const MOST_CHANNELS: usize = 1024;
 
 /// The subscriptions of one process to channels of slots.
@@ -88,7 +85,7 @@ impl SlotInboxes {
         target: impl FnOnce() -> Target,
         channel: &str,
     ) -> Result<(), NotHeard> {
-        let node = self.node(place, target).ok_or(NotHeard::TooMany)?;
+        let node = self.node(place, target).ok_or(NotHeard::Gone)?;
         let subscribed = node.subscribe(channel).await;
         if matches!(subscribed, Err(NotHeard::Refused)) {
             *self.refused.lock() = Some(Instant::now());
@@ -100,10 +97,9 @@ impl SlotInboxes {
         let mut nodes = self.nodes.lock();
         // Also those whose runtime has ended.
         nodes.retain(|_, node| !node.task.is_finished());
-        if nodes.values().map(|node| node.inbox.channels.lock().len()).sum::<usize>()
-            >= MOST_CHANNELS
-        {
-            return None;
+        let channels = |node: &NodeTask| node.inbox.channels.lock().len();
+        if nodes.values().map(channels).sum::<usize>() >= MOST_CHANNELS {
+            nodes.clear();
         }
         if let Some(node) = nodes.get(place) {
             return Some(Arc::clone(&node.inbox));
@@ -118,14 +114,12 @@ impl SlotInboxes {
 
 impl NodeTask {
     fn hears(&self, channel: &str) -> bool {
-        !self.task.is_finished() && self.inbox.touch(channel)
+        !self.task.is_finished() && self.inbox.is_heard(channel) == Some(true)
     }
 }
 
 /// Why nothing arrives on a channel.
 pub(in crate::remote::redis) enum NotHeard {
-    /// The process has as many channels as it may have.
-    TooMany,
     /// The server does not know the command, or the user may not send it.
     Refused,
     /// The slot is at another node.
@@ -138,25 +132,11 @@ pub(in crate::remote::redis) enum NotHeard {
 struct NodeInbox {
     wakes: Wakes,
     connection: watch::Sender<Link>,
-    channels: Mutex<HashMap<String, SlotSubscription>>,
+    /// Whether messages arrive on them by now.
+    channels: Mutex<HashMap<String, bool>>,
     changes: watch::Sender<()>,
-}
-
-/// A channel of a slot.
-struct SlotSubscription {
-    phase: Phase,
     /// When it was last of use.
-    used: Instant,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Phase {
-    /// It was asked for.
-    Asked,
-    /// Messages arrive.
-    Heard,
-    /// It was asked to end. What the server says next of it is the end.
-    Ending,
+    used: Mutex<Instant>,
 }
 
 #[derive(Clone)]
@@ -171,19 +151,14 @@ enum Link {
 impl NodeInbox {
     fn new(wakes: Wakes) -> Self {
         let (connection, changes) = (watch::Sender::new(Link::Opening), watch::Sender::new(()));
-        Self { wakes, connection, channels: Mutex::default(), changes }
+        let used = Mutex::new(Instant::now());
+        Self { wakes, connection, channels: Mutex::default(), changes, used }
     }
 
-    /// Returns whether messages on `channel` arrive, and keeps it if so.
-    fn touch(&self, channel: &str) -> bool {
-        self.phase(channel) == Some(Phase::Heard)
-    }
-
-    fn phase(&self, channel: &str) -> Option<Phase> {
-        let mut channels = self.channels.lock();
-        let subscription = channels.get_mut(channel)?;
-        subscription.used = Instant::now();
-        Some(subscription.phase)
+    /// Returns whether messages on `channel` arrive; `None` where it was not asked for.
+    fn is_heard(&self, channel: &str) -> Option<bool> {
+        *self.used.lock() = Instant::now();
+        self.channels.lock().get(channel).copied()
     }
 
     async fn subscribe(&self, channel: &str) -> Result<(), NotHeard> {
@@ -195,11 +170,7 @@ impl NodeInbox {
             Ok(Link::Refused) => return Err(NotHeard::Refused),
             _ => return Err(NotHeard::Gone),
         };
-        let asked = SlotSubscription { phase: Phase::Asked, used: Instant::now() };
-        self.channels.lock().entry(channel.to_owned()).or_insert(asked);
-        if self.phase(channel) == Some(Phase::Ending) {
-            return Err(NotHeard::Gone);
-        }
+        self.channels.lock().entry(channel.to_owned()).or_insert(false);
         let command = Command::new("SSUBSCRIBE").arg(channel);
         if let Err(failure) = connection.send(&command).await {
             self.channels.lock().remove(channel);
@@ -212,10 +183,10 @@ impl NodeInbox {
         // What the client takes for the reply may be the end of another subscription. So only
         // what was told of this channel counts.
         loop {
-            match self.phase(channel) {
-                Some(Phase::Heard) => return Ok(()),
-                Some(Phase::Asked) => changes.changed().await.map_err(|_| NotHeard::Gone)?,
-                Some(Phase::Ending) | None => return Err(NotHeard::Gone),
+            match self.is_heard(channel) {
+                Some(true) => return Ok(()),
+                Some(false) => changes.changed().await.map_err(|_| NotHeard::Gone)?,
+                None => return Err(NotHeard::Gone),
             }
         }
     }
@@ -231,22 +202,14 @@ impl NodeInbox {
             self.connection.send_replace(Link::Refused);
             return;
         };
-        let connection = connection.clone();
         self.connection.send_replace(Link::Open(connection.clone()));
         let mut death = std::pin::pin!(until_death(pulse));
-        let mut looked = Instant::now();
-        loop {
-            let next = std::pin::pin!(timeout(LOOK_AFTER, messages.next_of_slots()));
+        while self.used.lock().elapsed() < IDLE {
+            let next = std::pin::pin!(timeout(IDLE, messages.next_of_slots()));
             match select(next, death.as_mut()).await {
                 Either::Left((Ok(Some(notice)), _)) => self.take(notice),
                 Either::Left((Err(_), _)) => (),
                 Either::Left((Ok(None), _)) | Either::Right(_) => break,
-            }
-            if looked.elapsed() >= LOOK_AFTER {
-                looked = Instant::now();
-                if !self.forget_idle(&connection) {
-                    break;
-                }
             }
         }
         drop(over);
@@ -257,17 +220,15 @@ impl NodeInbox {
             SlotNotice::Message(message) => self.wake(&message),
             SlotNotice::Subscribed(channel) => {
                 // This process ignores a channel that it has not subscribed to.
-                if let Some(subscription) = self.channels.lock().get_mut(&channel)
-                    && subscription.phase == Phase::Asked
-                {
-                    subscription.phase = Phase::Heard;
+                if let Some(is_heard) = self.channels.lock().get_mut(&channel) {
+                    *is_heard = true;
                 }
                 self.changes.send_replace(());
             }
             SlotNotice::Unsubscribed(channel) => {
                 let ended = self.channels.lock().remove(&channel);
                 self.changes.send_replace(());
-                if ended.is_some_and(|subscription| subscription.phase == Phase::Heard) {
+                if ended == Some(true) {
                     // The slot is elsewhere now: waiters must register there.
                     self.wakes.wake_all();
                 }
@@ -281,33 +242,6 @@ impl NodeInbox {
             Some(Message::Invalidated(_, key)) => self.wakes.wake(key.stable_hash()),
             _ => self.wakes.wake_all(),
         }
-    }
-
-    /// Ends the subscriptions that have been of no use. Returns whether any is left.
-    fn forget_idle(self: &Arc<Self>, connection: &Connection) -> bool {
-        let now = Instant::now();
-        let mut channels = self.channels.lock();
-        let mut idle = Vec::new();
-        for (channel, subscription) in channels.iter_mut() {
-            let is_idle = now.saturating_duration_since(subscription.used) >= IDLE;
-            if is_idle && subscription.phase != Phase::Ending {
-                subscription.phase = Phase::Ending;
-                idle.push(channel.clone());
-            }
-        }
-        // Channels of several slots are not for one command.
-        for channel in idle {
-            let command = Command::new("SUNSUBSCRIBE").arg(&channel);
-            let (connection, me) = (connection.clone(), Arc::clone(self));
-            // Sent in the background: the end is heard like all else.
-            tokio::spawn(async move {
-                let sent = timeout(LOOK_AFTER, connection.send(&command)).await;
-                if !matches!(sent, Ok(Ok(_))) {
-                    me.channels.lock().remove(&channel);
-                }
-            });
-        }
-        !channels.is_empty()
     }
 }
 

@@ -51,27 +51,11 @@ static WORDS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
 /// CRC-16/XMODEM, as the cluster specification has it.
 fn crc16(bytes: &[u8]) -> u16 {
     bytes.iter().fold(0, |crc, byte| {
-        let index = usize::from((crc >> 8) ^ u16::from(*byte));
-        (crc << 8) ^ CRC_TABLE[index]
+        (0..8).fold(crc ^ (u16::from(*byte) << 8), |crc: u16, _| {
+            if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 }
+        })
     })
 }
-
-const CRC_TABLE: [u16; 256] = {
-    let mut table = [0; 256];
-    let mut index = 0;
-    while index < 256 {
-        #[expect(clippy::cast_possible_truncation, reason = "below 256")]
-        let mut crc = (index as u16) << 8;
-        let mut bit = 0;
-        while bit < 8 {
-            crc = if crc & 0x8000 == 0 { crc << 1 } else { (crc << 1) ^ 0x1021 };
-            bit += 1;
-        }
-        table[index] = crc;
-        index += 1;
-    }
-    table
-};
 
 /// Where a node is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

@@ -78,7 +78,6 @@ impl Messages {
 
     /// Returns what is told next of the channels of slots; nothing when the connection is gone,
     /// or tells of none.
-    #[cfg(feature = "redis-cluster")]
     pub(in crate::remote::redis) async fn next_of_slots(&mut self) -> Option<SlotNotice> {
         let Self::Push(pushed) = self else { return None };
         loop {
@@ -106,7 +105,6 @@ impl Messages {
 }
 
 /// What a node of a cluster tells of the channel of a slot.
-#[cfg(feature = "redis-cluster")]
 pub(in crate::remote::redis) enum SlotNotice {
     Message(Bytes),
     Subscribed(String),

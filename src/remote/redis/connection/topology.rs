@@ -1,47 +1,37 @@
 //! Clusters, and primaries that sentinels know.
 
-#[cfg(feature = "redis-sentinel")]
-use redis::RedisConnectionInfo;
-#[cfg(feature = "redis-sentinel")]
 use redis::aio::MultiplexedConnection;
-use redis::{ConnectionAddr, ConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, RedisConnectionInfo};
 
-#[cfg(feature = "redis-sentinel")]
 use crate::remote::RemoteErrorKind;
-#[cfg(feature = "redis-cluster")]
 use crate::remote::redis::cluster::Place;
-#[cfg(feature = "redis-cluster")]
-use crate::remote::redis::connection::Servers;
-use crate::remote::redis::connection::Target;
-#[cfg(feature = "redis-sentinel")]
-use crate::remote::redis::connection::{Command, Connection};
-#[cfg(feature = "redis-sentinel")]
+use crate::remote::redis::connection::{Command, Connection, Kind, Target};
 use crate::remote::redis::reply::{CallFailure, ServerReply};
 
-#[cfg(feature = "redis-cluster")]
 impl Target {
     pub(in crate::remote::redis) const fn is_cluster(&self) -> bool {
-        matches!(self.servers, Servers::Cluster(_))
+        matches!(self.kind, Kind::Cluster)
     }
 
     /// Returns where the servers are that were named.
     pub(in crate::remote::redis) fn places(&self) -> impl Iterator<Item = Place> {
-        self.infos().iter().filter_map(place)
+        self.infos.iter().filter_map(place)
     }
 
     /// Returns one node of the cluster as a target of its own.
     pub(in crate::remote::redis) fn at(&self, place: &Place) -> Self {
         let mut target = self.clone();
-        if let Some(seed) = self.infos().first() {
+        target.kind = Kind::Single;
+        target.infos.truncate(1);
+        for seed in &mut target.infos {
             let addr = moved(seed.addr(), place.host.clone(), place.port);
-            target.servers = Servers::Single(Box::new(seed.clone().set_addr(addr)));
+            *seed = seed.clone().set_addr(addr);
         }
         target
     }
 }
 
 /// Returns where a server is, unless it is a socket.
-#[cfg(feature = "redis-cluster")]
 pub(super) fn place(info: &ConnectionInfo) -> Option<Place> {
     let (ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. }) = info.addr()
     else {
@@ -51,7 +41,6 @@ pub(super) fn place(info: &ConnectionInfo) -> Option<Place> {
 }
 
 /// Returns whether two nodes differ in nothing but host and port.
-#[cfg(feature = "redis-cluster")]
 pub(super) fn is_alike(one: &ConnectionInfo, other: &ConnectionInfo) -> bool {
     let (own, others) = (one.redis_settings(), other.redis_settings());
     let is_tls = |info: &ConnectionInfo| match info.addr() {
@@ -64,16 +53,14 @@ pub(super) fn is_alike(one: &ConnectionInfo, other: &ConnectionInfo) -> bool {
         && own.password() == others.password()
 }
 
-#[cfg(feature = "redis-sentinel")]
 impl Target {
     /// Asks all sentinels at once; the first whose primary says that it is one
     /// decides.
     pub(super) async fn primary(
         &self,
-        sentinels: &[ConnectionInfo],
         name: &str,
     ) -> Result<(ConnectionInfo, MultiplexedConnection), CallFailure> {
-        let asked = sentinels.iter().map(|sentinel| Box::pin(self.primary_by(sentinel, name)));
+        let asked = self.infos.iter().map(|sentinel| Box::pin(self.primary_by(sentinel, name)));
         let (found, _) = futures_util::future::select_ok(asked).await?;
         Ok(found)
     }
@@ -110,22 +97,18 @@ impl Target {
         &self,
         sentinel: &ConnectionInfo,
     ) -> Result<MultiplexedConnection, CallFailure> {
-        let settings = RedisConnectionInfo::default().set_skip_set_lib_name();
-        let anonymous = sentinel.clone().set_redis_settings(settings.clone());
-        let user = sentinel.redis_settings();
-        let Some(password) = user.password() else { return self.open(&anonymous).await };
-        let mut settings = settings.set_password(password);
-        if let Some(name) = user.username() {
-            settings = settings.set_username(name);
-        }
-        match self.open(&sentinel.clone().set_redis_settings(settings)).await {
-            Err(failure) if failure.kind == RemoteErrorKind::Denied => self.open(&anonymous).await,
+        let user = sentinel.redis_settings().clone().set_db(0);
+        let has_password = user.password().is_some();
+        match self.open(&sentinel.clone().set_redis_settings(user)).await {
+            Err(failure) if failure.kind == RemoteErrorKind::Denied && has_password => {
+                let nobody = RedisConnectionInfo::default().set_skip_set_lib_name();
+                self.open(&sentinel.clone().set_redis_settings(nobody)).await
+            }
             opened => opened,
         }
     }
 }
 
-#[cfg(any(feature = "redis-cluster", feature = "redis-sentinel"))]
 fn moved(from: &ConnectionAddr, host: String, port: u16) -> ConnectionAddr {
     match from.clone() {
         ConnectionAddr::TcpTls { insecure, tls_params, .. } => {
