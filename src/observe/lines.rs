@@ -118,7 +118,7 @@ lines! {
     TypeDiffers: Warn "the remote has values of another type, codec or schema under the name of this \
         cache: they are a miss, and replaced; during a deploy they come from the older program, and \
         this ends with it; otherwise two caches of different types have one name and namespace: \
-        rename one" [type_name];
+        rename one, or give both a number with Codec::fingerprint if they mean the same" [type_name];
     ValuesAltered: Warn "values of this type cannot be written, or are not read as they were written, \
         so they stay in their process: look for the serde attributes skip_serializing_if, \
         skip_serializing, skip, tag, flatten and untagged, and for serde_json::Value; \

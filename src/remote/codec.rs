@@ -131,8 +131,9 @@ impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Remotable for T {
 /// moved to another module, and perhaps another version of the compiler, is another type: its
 /// values are computed again.
 ///
-/// [`fingerprint`](Self::fingerprint) replaces the number by one that you choose, for programs in
-/// other languages. Then keeping types apart is up to you.
+/// [`fingerprint`](Self::fingerprint) replaces the number by one that you choose: for programs in
+/// other languages, and for two programs that each define the type for themselves. Then keeping
+/// types apart is up to you.
 ///
 /// # Examples
 ///

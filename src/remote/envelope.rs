@@ -312,7 +312,5 @@ impl std::fmt::Debug for Envelope {
     }
 }
 
-#[cfg(all(test, feature = "codec-aead", feature = "codec-zstd"))]
-mod coded_tests;
 #[cfg(test)]
 mod tests;

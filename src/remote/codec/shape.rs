@@ -9,6 +9,7 @@
 //! the hash is that of what was seen so far.
 
 use std::collections::HashSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use serde::de::value::Error;
 use serde::de::{
@@ -57,8 +58,10 @@ pub(super) fn trace<V: DeserializeOwned>(
         trace.route = route;
         for is_empty in [false, true] {
             trace.is_empty = is_empty;
-            let sample = V::deserialize(&mut trace).ok();
-            verdicts.push(sample.and_then(|sample| judge(&sample)));
+            trace.around.clear();
+            // The code of the user may not expect such data. Then no cache is lost for it.
+            let sample = || V::deserialize(&mut trace).ok().and_then(|sample| judge(&sample));
+            verdicts.push(catch_unwind(AssertUnwindSafe(sample)).unwrap_or(None));
         }
     }
     TypeShape {

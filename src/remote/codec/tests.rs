@@ -203,6 +203,23 @@ struct Account {
     roles: Vec<String>,
 }
 
+/// Its author has thought of good data only.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+struct Trusting(u32);
+
+impl From<String> for Trusting {
+    fn from(text: String) -> Self {
+        Self(text.parse().expect("a number"))
+    }
+}
+
+impl From<Trusting> for String {
+    fn from(value: Trusting) -> Self {
+        value.0.to_string()
+    }
+}
+
 #[test]
 fn samples_show_which_types_postcard_brings_over() {
     assert_eq!(samples::<Rich>(), (true, false));
@@ -213,6 +230,7 @@ fn samples_show_which_types_postcard_brings_over() {
     // Refuses 0, and says nothing of other values.
     assert_eq!(samples::<(NonZeroU8, u8)>(), (false, false));
     assert_eq!(samples::<Locked>(), (false, false));
+    assert_eq!(samples::<(u8, Trusting)>(), (false, false));
 }
 
 /// The bytes are the same again, and the value is not.

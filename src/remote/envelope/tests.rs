@@ -1,3 +1,6 @@
+#[cfg(all(feature = "codec-aead", feature = "codec-zstd"))]
+mod coded;
+
 use crate::remote::envelope::*;
 use proptest::prelude::*;
 
