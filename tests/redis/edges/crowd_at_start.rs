@@ -48,5 +48,5 @@ async fn a_process_that_starts_with_thousands_of_keys_shares_them_or_says_that_i
 fn process_with_places(server: &Server, places: u64) -> Cache {
     let places = usize::try_from(places).unwrap();
     let builder = settings().lease(5 * SECOND).max_computations(places);
-    builder.redis(Redis::lazy(&server.url()).unwrap()).build().unwrap()
+    builder.redis(Redis::lazy(&server.url()).unwrap().namespace("stampede")).build().unwrap()
 }
