@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use tower_stampede::Computed;
+
 use crate::kit::origin::{MS, Origin};
 use crate::kit::redis::{Monitor, Proxy, Server, eventually};
 use crate::kit::redis_caches::*;
@@ -179,4 +181,28 @@ async fn a_computation_by_name_is_a_look_a_lease_and_a_fill_too() {
     counted.has_sent(0, &["GET", S, S]).await;
     assert_eq!(load(&counted.caches[1], &origin, "k").await, 2);
     counted.has_sent(1, &["GET"]).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_positions_of_a_thousand_tags_are_read_in_one_script_by_two_commands() {
+    let (server, origin) = (Server::start(), Origin::new());
+    let first = process(&server.url());
+    all_listen(std::slice::from_ref(&first)).await;
+    let compute = origin.compute();
+    let tagged = |n| (0..1000_u32).fold(Computed::new(n), Computed::tag);
+    let compute = move || async move { compute().await.map(tagged) };
+    assert_eq!(first.get_or_compute_with("k", compute).await.unwrap(), 1);
+    eventually("it is stored", || !server.cli(&["GET", &record("k", 'v')]).is_nil()).await;
+    // Later than the value, so that a process which starts now does not know its tags.
+    first.invalidate_tag("other").await;
+
+    let second = process(&server.url());
+    all_listen(std::slice::from_ref(&second)).await;
+    assert_eq!(second.get("k").await, Some(1));
+    let stats = server.cli(&["INFO", "commandstats"]);
+    let of = |name: &str| stats.field(&format!("cmdstat_{name}")).unwrap_or_default();
+    println!("commands of the script: {}", of("zmscore"));
+    // The tags, and as many stale marks.
+    assert!(of("zmscore").starts_with("calls=2,"), "{}", of("zmscore"));
+    assert_eq!(of("zscore"), "");
 }

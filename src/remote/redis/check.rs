@@ -26,7 +26,7 @@ const LOOKS: u32 = 256;
 
 /// Every command that is sent, by itself or by a script.
 const COMMANDS: &str = "ping info eval evalsha subscribe get zrange zrangebyscore zrevrange \
-    zrevrangebyscore zrem zremrangebyrank zscore zcard zcount set getrange exists hset hget hmget \
+    zrevrangebyscore zrem zremrangebyrank zmscore zcard zcount set getrange exists hset hget hmget \
     hkeys hlen hexists hdel pexpire pttl zadd del time publish";
 
 /// Commands that are sent and not needed.

@@ -13,11 +13,25 @@ local epoch, by, all, stale, dropped =
   found[1]:match('^h:(%x+):([%x-]+):(%d+):(%d+):%d+:(%d+)$')
 if not epoch then return false end
 
-local positions = {}
-for i, tag in ipairs(ARGV) do
-  local known = tonumber(redis.call('zscore', T, tag) or 0)
-  local part = redis.call('zscore', T, 'f' .. redis.sha1hex(tag):sub(1, 3))
-  positions[i] = math.max(known, part and tonumber(part) - FLOORS or 0)
+-- In one command for as many as Lua hands over at once.
+local function scores(members)
+  local found = {}
+  for i = 1, #members, 1000 do
+    local last = math.min(i + 999, #members)
+    local some = redis.call('zmscore', T, unpack(members, i, last))
+    for n = 1, #some do found[#found + 1] = tonumber(some[n] or 0) end
+  end
+  return found
+end
+
+local positions = scores(ARGV)
+-- Where no record was dropped there are no floors.
+if tonumber(dropped) > 0 then
+  local parts = {}
+  for i, tag in ipairs(ARGV) do parts[i] = 'f' .. redis.sha1hex(tag):sub(1, 3) end
+  for i, floor in ipairs(scores(parts)) do
+    positions[i] = math.max(positions[i], floor > 0 and floor - FLOORS or 0)
+  end
 end
 local last = math.floor(tonumber(found[2]))
 return {epoch, last, tonumber(all), tonumber(stale), tonumber(dropped), positions, by}
