@@ -86,7 +86,8 @@ async fn the_first_result_that_can_be_shared_replaces_the_marker() {
 
 #[tokio::test(start_paused = true)]
 async fn the_marker_lasts_as_long_as_the_result_and_a_minute_at_most() {
-    let lasting: [(fn() -> Computed<Report>, u64); 3] = [
+    type Makes = fn() -> Computed<Report>;
+    let lasting: [(Makes, u64); 3] = [
         (|| too_large().ttl(30 * SECOND), 30),
         (|| too_large().ttl(60 * MINUTE), 60),
         (|| too_large().ttl(10 * MS), 1),

@@ -169,7 +169,7 @@ async fn the_user_and_the_database_of_an_applications_client_are_used() {
     let server = Server::start();
     rotate(&server, "first").await;
     let url = format!("redis://cache:first@127.0.0.1:{}/3", server.port);
-    let redis = Redis::from_client(&redis::Client::open(url).unwrap());
+    let redis = Redis::from_client(&redis::Client::open(url).unwrap()).namespace("shop");
     redis.check().await.unwrap();
     fills(&*redis.open("c").unwrap(), &Key::from("k")).await;
     assert_eq!(connections(&server).await.len(), 1);

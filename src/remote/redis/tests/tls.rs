@@ -82,7 +82,7 @@ async fn the_certificates_of_an_applications_client_are_used() {
         root_cert: Some(OWN.pem.into()),
     };
     let client = redis::Client::build_with_tls(&*url, own).unwrap();
-    let (remote, _notices) = listening(&Redis::from_client(&client), "c").await;
+    let (remote, _notices) = listening(&Redis::from_client(&client).namespace("shop"), "c").await;
     fills(&*remote, &Key::from("k")).await;
 }
 
