@@ -1,7 +1,7 @@
 //! `put` and invalidations: in this process at once, then in the remote.
 //!
 //! The order is the same everywhere. First the write is noted as pending
-//! (`remote::pending_writes`): from then on callers that ask the remote wait until it has been
+//! (`remote::writes`): from then on callers that ask the remote wait until it has been
 //! told. Then this process does its part: what asked the remote before that cannot be stored
 //! any more. Last, the remote is told.
 

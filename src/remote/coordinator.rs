@@ -7,7 +7,6 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 
 use crate::cache::weights::Weights;
 use crate::clock::Tick;
@@ -17,8 +16,8 @@ use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag, is_of_process};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Stamp, Token};
 use crate::lease::shared_store::{
-    CallerArrival, Delivery, Errand, FillPayload, NotFilled, NoticeFuture, RemoteFuture,
-    RemoteHealth, RemoteValue, SharedStore, Unavailable, UncacheableFor,
+    CallerArrival, Errand, FillPayload, NotFilled, NoticeFuture, RemoteFuture, RemoteHealth,
+    RemoteValue, SharedStore, Unavailable, UncacheableFor,
 };
 use crate::lease::wakes::{Listener, Wakes};
 use crate::observe::{Observe, Occurrence, RemoteOp};
@@ -26,11 +25,11 @@ use crate::remote::codec::ValueForm;
 use crate::remote::driver::Driver;
 use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
-use crate::remote::link::known::{Liveness, OwnItems, judge_by};
-use crate::remote::link::{is_rolled_back, items_of_keys};
-use crate::remote::log::{LogItem, RemoteLog};
-use crate::remote::pending_writes::{PendingWrite, PendingWrites, WriteKind};
+use crate::remote::link::is_rolled_back;
+use crate::remote::link::known::{Liveness, judge_by};
+use crate::remote::log::RemoteLog;
 use crate::remote::shard::ShardState;
+use crate::remote::writes::{PendingWrites, WriteKind};
 use crate::remote::{
     AcquireOutcome, Remote, RemoteErrorKind, RemotePush, RemoteSettings, ServerTime, Version,
 };
@@ -55,21 +54,18 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     weights: Weights<V>,
     times: LeaseTimes,
     /// The remote's time when this process last ended everything, for a remote without a log.
-    everything: AtomicU64,
+    pub(super) everything: AtomicU64,
 }
 
 /// How often the log is read for one entry. A message may overtake the reply to a read that was
 /// sent before it: then that read does not say what the message has skipped.
 const MAX_CATCH_UPS: u32 = 3;
 
-/// How many tags are announced in one call: a server does nothing else meanwhile.
-pub(super) const MOST_ANNOUNCED: usize = 500;
-
 /// The shortest time a remote can keep anything.
 const LEAST_TTL: Duration = Duration::from_millis(1);
 
 /// How far ahead a reading of the remote's clock may seem to be.
-const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
+pub(super) const CLOCK_TOLERANCE: Duration = Duration::from_secs(2);
 
 /// For how long processes compute without waiting for each other after a result that could not be
 /// shared: as long as that is fresh, within these bounds.
@@ -79,9 +75,6 @@ const LONGEST_MARKER: Duration = Duration::from_secs(60);
 /// The payload of a marker that concerns processes. Version 0.2.0 reads the first 8 bytes as the
 /// hash of a request that no client sends.
 const OTHER_PROCESSES: &[u8] = b"processes";
-
-/// The version of an envelope that the remote itself numbers.
-const UNNUMBERED: u64 = 1;
 
 impl<V: Send + Sync + 'static> EntryRemote<V> {
     pub(crate) fn new(
@@ -295,7 +288,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Closes an entry, and returns for how long it can be of use.
-    fn close(
+    pub(super) fn close(
         &self,
         (key, shard): (&Key, &ShardState),
         entry: &Entry<V>,
@@ -488,157 +481,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     fn is_of_this_epoch(&self, stamp: Option<Stamp>) -> bool {
         self.log().is_none() || self.gate.link().is_of_this_epoch(stamp)
     }
-
-    /// First the keys, then the log: a process that learns of it finds nothing old. Where a shard
-    /// cannot be told of its keys, the others are told all the same.
-    async fn invalidate_now(&self, keys: &[Key]) -> Delivery {
-        self.start();
-        self.gate.link().invalidates_keys(keys);
-        let asked = self.asks();
-        let remove = async |key| {
-            let shard = self.gate.shard_of(key);
-            let invalidate = || self.remote().invalidate(key);
-            let removed = self.gate.call_shard(RemoteOp::Invalidate, &shard, 0, invalidate).await;
-            removed.map_err(|failure| (shard, failure))
-        };
-        // On their way together: a URI has several keys.
-        let removed = join_all(keys.iter().map(remove)).await;
-        let failed: Vec<_> = removed.into_iter().filter_map(Result::err).collect();
-        if !failed.is_empty() {
-            self.gate.link().journal.note_keys(keys);
-            failed.into_iter().for_each(|failed| self.is_queued(RemoteOp::Invalidate, failed));
-            self.announce_keys(keys, false).await;
-            return Delivery::Queued;
-        }
-        // Else they were perhaps removed at one server, and are announced at another.
-        let is_over_one =
-            || self.log().is_none() || self.gate.link().is_over_one_connection(&asked);
-        if is_over_one() {
-            let told = self.announce_keys(keys, false).await;
-            if is_over_one() {
-                return told;
-            }
-        }
-        self.gate.link().journal.note_keys(keys);
-        self.gate.tend.notify_one();
-        Delivery::Queued
-    }
-
-    /// Tells the others of keys that the remote has removed, or replaced where `is_put`.
-    async fn announce_keys(&self, keys: &[Key], is_put: bool) -> Delivery {
-        let items = items_of_keys(keys);
-        let Err(failure) = self.announce(OwnItems { items: &items, is_put }).await else {
-            return Delivery::Done;
-        };
-        self.gate.link().journal.note_announcements(&crate::key::announced(keys));
-        self.is_queued(RemoteOp::Announce, failure);
-        Delivery::Queued
-    }
-
-    async fn invalidate_tags_now(&self, tags: &[Tag]) -> Delivery {
-        self.start();
-        self.gate.link().invalidates_tags(tags);
-        for (n, some) in tags.chunks(MOST_ANNOUNCED).enumerate() {
-            let items: Vec<_> = some.iter().cloned().map(LogItem::from).collect();
-            if let Err(failure) = self.announce(OwnItems { items: &items, is_put: false }).await {
-                self.gate.link().journal.note_tags(&tags[n * MOST_ANNOUNCED..]);
-                self.is_queued(RemoteOp::Announce, failure);
-                return Delivery::Queued;
-            }
-        }
-        Delivery::Done
-    }
-
-    /// Appends to the log, where the remote has one.
-    async fn announce(&self, own: OwnItems<'_>) -> Result<(), Failed> {
-        let shard = self.gate.log_shard();
-        let Some(log) = self.log() else {
-            if own.items.contains(&LogItem::Everything) {
-                let now = shard.clock.server_time(self.tick().plus(CLOCK_TOLERANCE));
-                let now = now.unwrap_or_default().as_millis();
-                self.everything.fetch_max(now, Ordering::Relaxed);
-            }
-            return Ok(());
-        };
-        if own.items.is_empty() {
-            return Ok(());
-        }
-        let asked = self.asks();
-        let call = || log.announce(own.items, asked.stamp);
-        let announced = self.gate.call_shard(RemoteOp::Announce, &shard, 0, call).await;
-        let reply = announced.map_err(|failure| (shard, failure))?;
-        self.is_announced(&asked, &reply, own);
-        Ok(())
-    }
-
-    /// Stores a value that was put when the log was applied up to `put_at`.
-    async fn put_now(
-        &self,
-        key: &Key,
-        entry: &Entry<V>,
-        (write, put_at): (&PendingWrite, Option<Stamp>),
-    ) -> Delivery {
-        self.start();
-        let shard = self.gate.shard_of(key);
-        let queue = |failure| {
-            self.gate.link().journal.note_keys(std::slice::from_ref(key));
-            self.is_queued(RemoteOp::Put, (Arc::clone(&shard), failure));
-            Delivery::Queued
-        };
-        if self.prepared().await.is_err() || self.dated(&shard).await.is_err() {
-            return queue(None);
-        }
-        let sent = self.tick();
-        let started = shard.clock.server_time(sent);
-        let version = Version::new(UNNUMBERED);
-        let stamp = self.stamp();
-        if write.is_overtaken() || self.was_overtaken(entry, put_at) {
-            // The stamp would say that the value is newer than what has ended it.
-            return self.invalidate_now(std::slice::from_ref(key)).await;
-        }
-        let closed = started
-            .zip(version)
-            .and_then(|(at, version)| self.close((key, &shard), entry, (at, stamp), version));
-        let Some((bytes, ttl)) = closed else {
-            // It stays in this process; what others hold is out of date.
-            self.gate.observe(Occurrence::Unshareable { key });
-            return self.invalidate_now(std::slice::from_ref(key)).await;
-        };
-        let put = || self.remote().put(key, ttl, bytes.clone());
-        match self.gate.call(RemoteOp::Put, key, bytes.len(), put).await {
-            Ok((now, _)) => {
-                self.sample(&shard, sent, now);
-                let mut told = Delivery::Done;
-                if !write.is_overtaken() {
-                    told = self.announce_keys(std::slice::from_ref(key), true).await;
-                }
-                // The log says so as well, where messages are late or lost.
-                if write.is_overtaken() {
-                    // Which of the two is the later one is not known.
-                    return self.invalidate_now(std::slice::from_ref(key)).await;
-                }
-                told
-            }
-            // The remote has dropped the old value in place of a new one.
-            Err(Some(RemoteErrorKind::OutOfMemory)) => {
-                self.announce_keys(std::slice::from_ref(key), true).await
-            }
-            Err(failure) => queue(failure),
-        }
-    }
-
-    /// Has the remote told of what was noted in the journal. A shard that could not be told is
-    /// away.
-    pub(super) fn is_queued(&self, op: RemoteOp, (shard, failure): Failed) {
-        if let Some(kind) = failure {
-            self.gate.trip(op, &shard, kind);
-        }
-        self.gate.tend.notify_one();
-    }
 }
-
-/// A call that came to nothing, and the shard that it was for.
-type Failed = (Arc<ShardState>, RemoteFailure);
 
 fn away(_: RemoteFailure) -> Unavailable {
     Unavailable

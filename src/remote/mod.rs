@@ -46,7 +46,7 @@
 //! - `guard`, `shard`, `progress`, `breaker`: the one way to the server, and what happens without
 //!   it.
 //! - `recovery`: brings back a shard that was away, and tells it what it has missed.
-//! - `pending_writes`: the order of the writes, and what is read after them.
+//! - `writes`: how the remote is told of writes, their order, and what is read after them.
 //! - `log`: the words of the invalidation log that the processes share.
 //! - `link`: what this process knows of it, as a machine without async, lock or I/O.
 //! - `driver`: reads the log, and carries out what the link says.
@@ -72,7 +72,6 @@ mod error;
 mod guard;
 mod link;
 mod log;
-mod pending_writes;
 mod plain;
 mod progress;
 mod recovery;
@@ -80,6 +79,7 @@ mod recovery;
 pub(crate) mod redis;
 mod settings;
 mod shard;
+mod writes;
 
 use std::future::Future;
 use std::pin::Pin;

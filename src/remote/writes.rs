@@ -1,5 +1,5 @@
-//! The writes of this process that the remote is still to be told of: their order, and what
-//! waits for them.
+//! The writes of this process: how the remote is told of them, in which order, and what waits for
+//! them.
 //!
 //! A write is pending from before it takes effect in this process until the remote has been
 //! told, or until the journal has it. A caller that asks the remote for a key waits for the
@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
@@ -20,7 +21,20 @@ use crate::entry::Entry;
 use crate::key::{Key, Tag};
 use crate::lease::grant::Stamp;
 use crate::lease::shared_store::{Delivery, Unavailable};
-use crate::remote::coordinator::{EntryRemote, MOST_ANNOUNCED};
+use crate::observe::{Occurrence, RemoteOp};
+use crate::remote::coordinator::{CLOCK_TOLERANCE, EntryRemote};
+use crate::remote::guard::RemoteFailure;
+use crate::remote::link::items_of_keys;
+use crate::remote::link::known::OwnItems;
+use crate::remote::log::LogItem;
+use crate::remote::shard::ShardState;
+use crate::remote::{RemoteErrorKind, Version};
+
+/// How many tags are announced in one call: a server does nothing else meanwhile.
+const MOST_ANNOUNCED: usize = 500;
+
+/// The version of an envelope that the remote itself numbers.
+const UNNUMBERED: u64 = 1;
 
 /// How many calls a write makes: the log is read, the longest life is told, and the value. The tags
 /// of one invalidation may need more.
@@ -269,4 +283,154 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         // In this order: between the two no caller asks the remote.
         self.pending.end(write);
     }
+
+    /// First the keys, then the log: a process that learns of it finds nothing old. Where a shard
+    /// cannot be told of its keys, the others are told all the same.
+    pub(super) async fn invalidate_now(&self, keys: &[Key]) -> Delivery {
+        self.start();
+        self.gate.link().invalidates_keys(keys);
+        let asked = self.asks();
+        let remove = async |key| {
+            let shard = self.gate.shard_of(key);
+            let invalidate = || self.remote().invalidate(key);
+            let removed = self.gate.call_shard(RemoteOp::Invalidate, &shard, 0, invalidate).await;
+            removed.map_err(|failure| (shard, failure))
+        };
+        // On their way together: a URI has several keys.
+        let removed = join_all(keys.iter().map(remove)).await;
+        let failed: Vec<_> = removed.into_iter().filter_map(Result::err).collect();
+        if !failed.is_empty() {
+            self.gate.link().journal.note_keys(keys);
+            failed.into_iter().for_each(|failed| self.is_queued(RemoteOp::Invalidate, failed));
+            self.announce_keys(keys, false).await;
+            return Delivery::Queued;
+        }
+        // Else they were perhaps removed at one server, and are announced at another.
+        let is_over_one =
+            || self.log().is_none() || self.gate.link().is_over_one_connection(&asked);
+        if is_over_one() {
+            let told = self.announce_keys(keys, false).await;
+            if is_over_one() {
+                return told;
+            }
+        }
+        self.gate.link().journal.note_keys(keys);
+        self.gate.tend.notify_one();
+        Delivery::Queued
+    }
+
+    /// Tells the others of keys that the remote has removed, or replaced where `is_put`.
+    async fn announce_keys(&self, keys: &[Key], is_put: bool) -> Delivery {
+        let items = items_of_keys(keys);
+        let Err(failure) = self.announce(OwnItems { items: &items, is_put }).await else {
+            return Delivery::Done;
+        };
+        self.gate.link().journal.note_announcements(&crate::key::announced(keys));
+        self.is_queued(RemoteOp::Announce, failure);
+        Delivery::Queued
+    }
+
+    pub(super) async fn invalidate_tags_now(&self, tags: &[Tag]) -> Delivery {
+        self.start();
+        self.gate.link().invalidates_tags(tags);
+        for (n, some) in tags.chunks(MOST_ANNOUNCED).enumerate() {
+            let items: Vec<_> = some.iter().cloned().map(LogItem::from).collect();
+            if let Err(failure) = self.announce(OwnItems { items: &items, is_put: false }).await {
+                self.gate.link().journal.note_tags(&tags[n * MOST_ANNOUNCED..]);
+                self.is_queued(RemoteOp::Announce, failure);
+                return Delivery::Queued;
+            }
+        }
+        Delivery::Done
+    }
+
+    /// Appends to the log, where the remote has one.
+    async fn announce(&self, own: OwnItems<'_>) -> Result<(), Failed> {
+        let shard = self.gate.log_shard();
+        let Some(log) = self.log() else {
+            if own.items.contains(&LogItem::Everything) {
+                let now = shard.clock.server_time(self.tick().plus(CLOCK_TOLERANCE));
+                let now = now.unwrap_or_default().as_millis();
+                self.everything.fetch_max(now, Ordering::Relaxed);
+            }
+            return Ok(());
+        };
+        if own.items.is_empty() {
+            return Ok(());
+        }
+        let asked = self.asks();
+        let call = || log.announce(own.items, asked.stamp);
+        let announced = self.gate.call_shard(RemoteOp::Announce, &shard, 0, call).await;
+        let reply = announced.map_err(|failure| (shard, failure))?;
+        self.is_announced(&asked, &reply, own);
+        Ok(())
+    }
+
+    /// Stores a value that was put when the log was applied up to `put_at`.
+    pub(super) async fn put_now(
+        &self,
+        key: &Key,
+        entry: &Entry<V>,
+        (write, put_at): (&PendingWrite, Option<Stamp>),
+    ) -> Delivery {
+        self.start();
+        let shard = self.gate.shard_of(key);
+        let queue = |failure| {
+            self.gate.link().journal.note_keys(std::slice::from_ref(key));
+            self.is_queued(RemoteOp::Put, (Arc::clone(&shard), failure));
+            Delivery::Queued
+        };
+        if self.prepared().await.is_err() || self.dated(&shard).await.is_err() {
+            return queue(None);
+        }
+        let sent = self.tick();
+        let started = shard.clock.server_time(sent);
+        let version = Version::new(UNNUMBERED);
+        let stamp = self.stamp();
+        if write.is_overtaken() || self.was_overtaken(entry, put_at) {
+            // The stamp would say that the value is newer than what has ended it.
+            return self.invalidate_now(std::slice::from_ref(key)).await;
+        }
+        let closed = started
+            .zip(version)
+            .and_then(|(at, version)| self.close((key, &shard), entry, (at, stamp), version));
+        let Some((bytes, ttl)) = closed else {
+            // It stays in this process; what others hold is out of date.
+            self.gate.observe(Occurrence::Unshareable { key });
+            return self.invalidate_now(std::slice::from_ref(key)).await;
+        };
+        let put = || self.remote().put(key, ttl, bytes.clone());
+        match self.gate.call(RemoteOp::Put, key, bytes.len(), put).await {
+            Ok((now, _)) => {
+                self.sample(&shard, sent, now);
+                let mut told = Delivery::Done;
+                if !write.is_overtaken() {
+                    told = self.announce_keys(std::slice::from_ref(key), true).await;
+                }
+                // The log says so as well, where messages are late or lost.
+                if write.is_overtaken() {
+                    // Which of the two is the later one is not known.
+                    return self.invalidate_now(std::slice::from_ref(key)).await;
+                }
+                told
+            }
+            // The remote has dropped the old value in place of a new one.
+            Err(Some(RemoteErrorKind::OutOfMemory)) => {
+                self.announce_keys(std::slice::from_ref(key), true).await
+            }
+            Err(failure) => queue(failure),
+        }
+    }
+
+    /// Has the remote told of what was noted in the journal. A shard that could not be told is
+    /// away.
+    pub(super) fn is_queued(&self, op: RemoteOp, (shard, failure): Failed) {
+        if let Some(kind) = failure {
+            self.gate.trip(op, &shard, kind);
+        }
+        self.gate.tend.notify_one();
+    }
 }
+
+/// A call that came to nothing, and the shard that it was for.
+type Failed = (Arc<ShardState>, RemoteFailure);
