@@ -27,7 +27,7 @@ pub(super) use crate::remote::redis::cluster::slots::{Place, slot_of, tag_of_slo
 use crate::remote::redis::cluster::slots::{SLOTS, SlotMap};
 use crate::remote::redis::connection::{Command, Messages, Pulse, Target};
 use crate::remote::redis::pause::Pause;
-use crate::remote::redis::pool::{Patience, Pool, Request};
+use crate::remote::redis::pool::{CallPatience, Pool, Request};
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 
 /// After so many redirections a command is given up: nodes send it to and fro.
@@ -57,7 +57,7 @@ pub(super) struct Cluster {
     pub(super) seeds: Target,
     is_plain: bool,
     /// That of all nodes.
-    patience: Patience,
+    patience: CallPatience,
     state: Mutex<ClusterState>,
     /// How often a node with an invalidation log was found to be another one.
     moves: AtomicU64,
@@ -79,7 +79,7 @@ struct ClusterState {
 }
 
 impl Cluster {
-    pub(super) fn new(seeds: Target, is_plain: bool, patience: Patience) -> Self {
+    pub(super) fn new(seeds: Target, is_plain: bool, patience: CallPatience) -> Self {
         let (moves, reading) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
         Self { seeds, is_plain, patience, state: Mutex::default(), moves, reading }
     }

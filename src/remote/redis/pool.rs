@@ -53,7 +53,7 @@ struct PoolState {
     strikes: AtomicU32,
     /// How many connections there were.
     opened: AtomicU64,
-    patience: Patience,
+    patience: CallPatience,
     /// Whether nothing is sent but what callers send.
     is_plain: bool,
     /// A bit for each script that a server has run.
@@ -94,9 +94,9 @@ struct Open {
 /// The longest that any caller waits for an answer, in ms; 0 where none has said so. A clone is the
 /// same one.
 #[derive(Clone, Default)]
-pub(super) struct Patience(Arc<AtomicU64>);
+pub(super) struct CallPatience(Arc<AtomicU64>);
 
-impl Patience {
+impl CallPatience {
     pub(super) fn note(&self, op_timeout: Duration) {
         let millis = u64::try_from(op_timeout.as_millis()).unwrap_or(u64::MAX);
         self.0.fetch_max(millis, Ordering::Relaxed);
@@ -132,10 +132,10 @@ type Attempt = watch::Receiver<Option<Result<Open, CallFailure>>>;
 
 impl Pool {
     pub(super) fn new(target: Target) -> Self {
-        Self::with(target, false, Patience::default())
+        Self::with(target, false, CallPatience::default())
     }
 
-    pub(super) fn with(target: Target, is_plain: bool, patience: Patience) -> Self {
+    pub(super) fn with(target: Target, is_plain: bool, patience: CallPatience) -> Self {
         let cluster = || Arc::new(Cluster::new(target.clone(), is_plain, patience.clone()));
         Self(Arc::new(PoolState {
             cluster: target.is_cluster().then(cluster),
@@ -163,7 +163,7 @@ impl Pool {
     #[cfg_attr(not(feature = "redis-legacy-lock"), allow(dead_code, reason = "for that lock"))]
     pub(super) fn plain(&self) -> Self {
         let target = || self.target().clone().with_client_name("");
-        self.0.plain.get_or_init(|| Self::with(target(), true, Patience::default())).clone()
+        self.0.plain.get_or_init(|| Self::with(target(), true, CallPatience::default())).clone()
     }
 
     /// Sends `command`, connecting first if need be.
@@ -325,7 +325,7 @@ impl Pool {
     }
 
     /// Returns how long callers wait for an answer.
-    pub(super) fn patience(&self) -> &Patience {
+    pub(super) fn patience(&self) -> &CallPatience {
         &self.0.patience
     }
 
