@@ -21,9 +21,6 @@ const MAX_OFFERS: u8 = 3;
 /// A hold that only wakes all processes that wait.
 pub(crate) const FOR_ALL: Option<Duration> = Some(Duration::ZERO);
 
-/// How long no process waits for another where the remote has no memory for a result.
-const WITHOUT_MEMORY: Duration = Duration::from_secs(1);
-
 /// Runs commands to the remote that no caller waits for.
 #[derive(Clone, Debug)]
 pub(crate) struct Errands {
@@ -319,13 +316,8 @@ impl<V: Send + Sync + 'static> Lease<V> {
         leaves_marker: bool,
     ) -> Result<FillOutcome, NotFilled> {
         let filled = self.shared.fill(key, grant, share).await;
-        let span = match filled {
-            Err(NotFilled::Unshareable(span)) => span,
-            Err(NotFilled::NoMemory) => WITHOUT_MEMORY,
-            Ok(_) | Err(NotFilled::Unavailable) => return filled,
-        };
-        match share {
-            FillPayload::Entry(entry) if leaves_marker => {
+        match (filled, share) {
+            (Err(NotFilled::Unshareable(span)), FillPayload::Entry(entry)) if leaves_marker => {
                 let (whom, took) = (UncacheableFor::OtherProcesses, entry.window().computed_in());
                 let marker = FillPayload::Uncacheable { whom, span, took };
                 self.shared.fill(key, grant, &marker).await

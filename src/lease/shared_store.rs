@@ -88,8 +88,6 @@ pub(crate) enum NotFilled {
     Unavailable,
     /// The result cannot be shared between processes, nor can the next one for so long.
     Unshareable(Duration),
-    /// The remote has no memory for it.
-    NoMemory,
 }
 
 impl From<NotFilled> for Unavailable {

@@ -459,7 +459,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let fill = || self.remote().fill(key, grant, ttl, bytes.clone());
         let filled = self.gate.call(RemoteOp::Fill, key, bytes.len(), fill).await;
         filled.map_err(|failure| match failure {
-            Some(RemoteErrorKind::OutOfMemory) => NotFilled::NoMemory,
+            Some(RemoteErrorKind::OutOfMemory) => NotFilled::Unshareable(SHORTEST_MARKER),
             _ => NotFilled::Unavailable,
         })
     }

@@ -86,13 +86,12 @@ async fn the_first_result_that_can_be_shared_replaces_the_marker() {
 
 #[tokio::test(start_paused = true)]
 async fn the_marker_lasts_as_long_as_the_result_and_a_minute_at_most() {
-    type Makes = fn() -> Computed<Report>;
-    let lasting: [(Makes, u64); 3] = [
-        (|| too_large().ttl(30 * SECOND), 30),
-        (|| too_large().ttl(60 * MINUTE), 60),
-        (|| too_large().ttl(10 * MS), 1),
+    let lasting: [fn() -> Computed<Report>; 3] = [
+        || too_large().ttl(30 * SECOND),
+        || too_large().ttl(60 * MINUTE),
+        || too_large().ttl(10 * MS),
     ];
-    for (makes, secs) in lasting {
+    for (makes, secs) in lasting.into_iter().zip([30, 60, 1]) {
         let (double, origin) = (Double::new(), Origin::new());
         let caches = processes(&double, 1).await;
         Crowd::ask(&caches, Duration::ZERO, &origin, makes).await;
