@@ -25,9 +25,9 @@ use crate::remote::RemoteErrorKind;
 pub(super) use crate::remote::redis::cluster::inboxes::{NotHeard, SlotInboxes};
 pub(super) use crate::remote::redis::cluster::slots::{Place, slot_of, tag_of_slot};
 use crate::remote::redis::cluster::slots::{SLOTS, SlotMap};
-use crate::remote::redis::connection::{Command, Messages, Pulse, Target};
+use crate::remote::redis::connection::{Command, Subscription, Target};
 use crate::remote::redis::pause::Pause;
-use crate::remote::redis::pool::{CallPatience, Pool, Request};
+use crate::remote::redis::pool::{CallerPatience, Pool, Request};
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 
 /// After so many redirections a command is given up: nodes send it to and fro.
@@ -57,7 +57,7 @@ pub(super) struct Cluster {
     pub(super) seeds: Target,
     is_plain: bool,
     /// That of all nodes.
-    patience: CallPatience,
+    patience: CallerPatience,
     state: Mutex<ClusterState>,
     /// How often a node with an invalidation log was found to be another one.
     moves: AtomicU64,
@@ -79,7 +79,7 @@ struct ClusterState {
 }
 
 impl Cluster {
-    pub(super) fn new(seeds: Target, is_plain: bool, patience: CallPatience) -> Self {
+    pub(super) fn new(seeds: Target, is_plain: bool, patience: CallerPatience) -> Self {
         let (moves, reading) = (AtomicU64::new(0), tokio::sync::Mutex::new(()));
         Self { seeds, is_plain, patience, state: Mutex::default(), moves, reading }
     }
@@ -230,7 +230,7 @@ impl Cluster {
         self: &Arc<Self>,
         channels: &[&str],
         limit: Duration,
-    ) -> Result<(Pulse, Messages), CallFailure> {
+    ) -> Result<Subscription, CallFailure> {
         self.map().await?;
         let mut failed = CallFailure::nonsense();
         for place in self.members() {

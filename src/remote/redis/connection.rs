@@ -21,15 +21,16 @@ use redis::{
     RedisConnectionInfo, RedisError, ServerError, Value,
 };
 use tokio::sync::mpsc::unbounded_channel;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::task::AbortOnDropHandle;
 
 use crate::error::ConfigError;
 use crate::remote::RemoteErrorKind;
 use crate::remote::redis::cluster::slots::slot_of;
 pub(super) use crate::remote::redis::connection::messages::SlotNotice;
-pub(super) use crate::remote::redis::connection::messages::{Messages, Pulse};
-use crate::remote::redis::credentials::{Login, RedisCredentials, Validity, retry_pause};
+pub(super) use crate::remote::redis::connection::messages::Subscription;
+use crate::remote::redis::connection::messages::{Messages, Pulse};
+use crate::remote::redis::credentials::{Login, RedisCredentials, retry_pause};
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::redis::tls::{self, Certificates};
 
@@ -128,12 +129,6 @@ pub(super) struct Target {
     login: Option<Login>,
 }
 
-/// What [`Target::authorized`] returns.
-struct Authorized {
-    target: Target,
-    validity: Option<Validity>,
-}
-
 /// What the named servers are.
 #[derive(Clone)]
 enum Kind {
@@ -216,25 +211,25 @@ impl Target {
         self
     }
 
-    /// Returns the same servers, with the credentials of this moment.
-    async fn authorized(&self) -> Result<Authorized, CallFailure> {
+    /// Returns the same servers with the credentials of this moment, and when new ones are due.
+    async fn authorized(&self) -> Result<(Self, Option<Instant>), CallFailure> {
         let mut target = self.clone();
-        let Some(login) = &self.login else { return Ok(Authorized { target, validity: None }) };
-        let (credentials, validity) = login.ask().await?;
+        let Some(login) = &self.login else { return Ok((target, None)) };
+        let (credentials, renewal) = login.ask().await?;
         for info in &mut target.infos {
             *info = info.clone().set_redis_settings(with_user(info.redis_settings(), &credentials));
         }
-        Ok(Authorized { target, validity })
+        Ok((target, renewal))
     }
 
     /// Connects within `limit`. The credentials have a limit of their own.
     pub(super) async fn connect(&self, limit: Duration) -> Result<Connection, CallFailure> {
-        let Authorized { target, validity } = self.authorized().await?;
+        let (target, renewal) = self.authorized().await?;
         // On the heap: the client's futures are large.
         let opening = Box::pin(async {
             let mut connection = Connection::single(target.open_connection().await?.1);
             target.name(&connection).await?;
-            connection.keep_authorized(self.login.as_ref(), validity);
+            connection.keep_authorized(self.login.as_ref(), renewal);
             Ok(connection)
         });
         within(limit, opening).await
@@ -299,8 +294,8 @@ impl Target {
         &self,
         channels: &[&str],
         limit: Duration,
-    ) -> Result<(Pulse, Messages), CallFailure> {
-        let Authorized { target, validity } = self.authorized().await?;
+    ) -> Result<Subscription, CallFailure> {
+        let (target, renewal) = self.authorized().await?;
         let opening = Box::pin(async {
             let info = match &target.kind {
                 Kind::Single => target.infos.first().cloned().ok_or_else(CallFailure::nonsense)?,
@@ -310,9 +305,9 @@ impl Target {
         });
         let (mut pulse, messages) = within(limit, opening).await?;
         if let Pulse::Push(connection) = &mut pulse {
-            connection.keep_authorized(self.login.as_ref(), validity);
+            connection.keep_authorized(self.login.as_ref(), renewal);
         }
-        Ok((pulse, messages))
+        Ok(Subscription::new(pulse, messages))
     }
 
     /// Subscribes in RESP3, where a connection that hears messages also takes commands: its name,
@@ -453,20 +448,20 @@ impl Connection {
     }
 
     /// Begins to authorize this connection anew before each expiry, for as long as it is open.
-    fn keep_authorized(&mut self, login: Option<&Login>, validity: Option<Validity>) {
-        let (Some(login), Some(validity)) = (login, validity) else { return };
+    fn keep_authorized(&mut self, login: Option<&Login>, renewal: Option<Instant>) {
+        let (Some(login), Some(renewal)) = (login, renewal) else { return };
         // Without the task's handle: a task that holds itself never ends.
         let (bare, login) = (Self::single(self.link.clone()), login.clone());
-        let renewal = tokio::spawn(async move { bare.authorize_regularly(&login, validity).await });
+        let renewal = tokio::spawn(async move { bare.authorize_regularly(&login, renewal).await });
         self.renewal = Some(Arc::new(AbortOnDropHandle::new(renewal)));
     }
 
     /// Sends `AUTH` before each expiry; after a failure again, at growing intervals. Other
     /// commands go on meanwhile: a refused `AUTH` leaves the connection as it was.
-    async fn authorize_regularly(&self, login: &Login, mut validity: Validity) {
+    async fn authorize_regularly(&self, login: &Login, mut renewal: Instant) {
         let mut backoff = retry_pause();
         loop {
-            validity.until_renewal().await;
+            sleep_until(renewal).await;
             let authorized = async {
                 let (credentials, next) = login.ask().await?;
                 let mut auth = Command::new("AUTH");
@@ -476,7 +471,7 @@ impl Connection {
                 self.send(&auth.arg(credentials.password())).await.map(|_| next)
             };
             match authorized.await {
-                Ok(Some(next)) => (validity, backoff) = (next, retry_pause()),
+                Ok(Some(next)) => (renewal, backoff) = (next, retry_pause()),
                 // These are valid for ever.
                 Ok(None) => return,
                 Err(_) => sleep(backoff.lengthen()).await,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use parking_lot::Mutex;
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, timeout};
 
 use crate::error::BoxError;
 use crate::remote::redis::pause::Pause;
@@ -155,8 +155,8 @@ impl Login {
         Self(Arc::new(LoginState { provider: Box::new(provider), failed: Mutex::new(None) }))
     }
 
-    /// Asks for credentials. Fails at once in the pause after a failure.
-    pub(super) async fn ask(&self) -> Result<(RedisCredentials, Option<Validity>), CallFailure> {
+    /// Asks for credentials, and for when to ask again. Fails at once in the pause after a failure.
+    pub(super) async fn ask(&self) -> Result<(RedisCredentials, Option<Instant>), CallFailure> {
         if let Some(failed) = &*self.0.failed.lock()
             && Instant::now() < failed.next
         {
@@ -169,8 +169,8 @@ impl Login {
         let problem = match timeout(PROVIDER_TIMEOUT, asked).await {
             Ok(Ok(Ok(credentials))) => {
                 *self.0.failed.lock() = None;
-                let validity = credentials.valid_for.map(|length| Validity::new(begun, length));
-                return Ok((credentials, validity));
+                let renewal = credentials.valid_for.map(|length| renewal(begun, length));
+                return Ok((credentials, renewal));
             }
             Ok(Ok(Err(error))) => format!("{PROVIDER} failed: {error}"),
             Ok(Err(_)) => format!("{PROVIDER} panicked"),
@@ -193,23 +193,11 @@ pub(super) const fn retry_pause() -> Pause {
     Pause::of_millis(50, 5000)
 }
 
-/// How long credentials are valid, and when new ones are due.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Validity {
-    renewal: Instant,
-}
-
-impl Validity {
-    fn new(from: Instant, length: Duration) -> Self {
-        const SECOND: Duration = Duration::from_secs(1);
-        const YEAR: Duration = Duration::from_secs(3600 * 24 * 365);
-        let length = length.clamp(SECOND, YEAR);
-        Self { renewal: from + length.mul_f64(0.7 + 0.1 * fastrand::f64()) }
-    }
-
-    pub(super) async fn until_renewal(self) {
-        sleep_until(self.renewal).await;
-    }
+/// Returns when new credentials are due.
+fn renewal(from: Instant, length: Duration) -> Instant {
+    const SECOND: Duration = Duration::from_secs(1);
+    const YEAR: Duration = Duration::from_secs(3600 * 24 * 365);
+    from + length.clamp(SECOND, YEAR).mul_f64(0.7 + 0.1 * fastrand::f64())
 }
 
 #[cfg(test)]
@@ -281,8 +269,8 @@ mod tests {
                 Ok(RedisCredentials::default_user("p").valid_for(validity))
             });
             let begun = Instant::now();
-            let (_, validity) = login.ask().await.unwrap();
-            validity.unwrap().until_renewal().await;
+            let (_, renewal) = login.ask().await.unwrap();
+            tokio::time::sleep_until(renewal.unwrap()).await;
             assert!(at.contains(&begun.elapsed().as_secs()));
             assert!(begun.elapsed() >= Duration::from_millis(700));
         }

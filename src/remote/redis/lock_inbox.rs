@@ -3,15 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::task::JoinHandle;
 use tokio::time::sleep;
 
 use crate::key::Key;
 use crate::lease::wakes::{Listener, Wakes};
-use crate::remote::redis::connection::messages::until_death;
-use crate::remote::redis::connection::{Messages, Pulse};
 use crate::remote::redis::credentials::retry_pause;
 use crate::remote::redis::pool::WeakPool;
 
@@ -52,29 +49,18 @@ impl LockInbox {
         while let Some(link) = pool.upgrade() {
             let subscribed = link.subscribe(&[&self.channel]).await;
             drop(link);
-            if let Ok((pulse, messages)) = subscribed {
+            if let Ok(mut subscription) = subscribed {
                 backoff.reset();
                 self.is_subscribed.store(true, Ordering::Release);
                 // The waiters have not registered yet, or with the subscription before.
                 self.wakes.wake_all();
-                self.hear(pulse, messages).await;
+                while let Some((_, name)) = subscription.next().await {
+                    self.wakes.wake(Key::from_encoded(&name).stable_hash());
+                }
                 self.is_subscribed.store(false, Ordering::Release);
                 self.wakes.wake_all();
             }
             sleep(backoff.lengthen()).await;
-        }
-    }
-
-    async fn hear(&self, pulse: Pulse, mut messages: Messages) {
-        let mut death = std::pin::pin!(until_death(pulse));
-        loop {
-            let next = std::pin::pin!(messages.next());
-            match select(next, death.as_mut()).await {
-                Either::Left((Some((_, name)), _)) => {
-                    self.wakes.wake(Key::from_encoded(&name).stable_hash());
-                }
-                Either::Left((None, _)) | Either::Right(_) => return,
-            }
         }
     }
 

@@ -18,7 +18,7 @@ use crate::observe::{RemoteOp, warn_of_connection};
 use crate::remote::progress::Progress;
 use crate::remote::redis::cluster::{Cluster, slot_of, tag_of_slot};
 use crate::remote::redis::connection::{
-    CONNECT_TIMEOUT, Command, Connection, Messages, Pulse, Script, Target,
+    CONNECT_TIMEOUT, Command, Connection, Script, Subscription, Target,
 };
 use crate::remote::redis::eviction;
 use crate::remote::redis::lock_inbox::LockInbox;
@@ -53,7 +53,7 @@ struct PoolState {
     strikes: AtomicU32,
     /// How many connections there were.
     opened: AtomicU64,
-    patience: CallPatience,
+    patience: CallerPatience,
     /// Whether nothing is sent but what callers send.
     is_plain: bool,
     /// A bit for each script that a server has run.
@@ -94,9 +94,9 @@ struct Open {
 /// The longest that any caller waits for an answer, in ms; 0 where none has said so. A clone is the
 /// same one.
 #[derive(Clone, Default)]
-pub(super) struct CallPatience(Arc<AtomicU64>);
+pub(super) struct CallerPatience(Arc<AtomicU64>);
 
-impl CallPatience {
+impl CallerPatience {
     pub(super) fn note(&self, op_timeout: Duration) {
         let millis = u64::try_from(op_timeout.as_millis()).unwrap_or(u64::MAX);
         self.0.fetch_max(millis, Ordering::Relaxed);
@@ -132,10 +132,10 @@ type Attempt = watch::Receiver<Option<Result<Open, CallFailure>>>;
 
 impl Pool {
     pub(super) fn new(target: Target) -> Self {
-        Self::with(target, false, CallPatience::default())
+        Self::with(target, false, CallerPatience::default())
     }
 
-    pub(super) fn with(target: Target, is_plain: bool, patience: CallPatience) -> Self {
+    pub(super) fn with(target: Target, is_plain: bool, patience: CallerPatience) -> Self {
         let cluster = || Arc::new(Cluster::new(target.clone(), is_plain, patience.clone()));
         Self(Arc::new(PoolState {
             cluster: target.is_cluster().then(cluster),
@@ -163,7 +163,7 @@ impl Pool {
     #[cfg_attr(not(feature = "redis-legacy-lock"), allow(dead_code, reason = "for that lock"))]
     pub(super) fn plain(&self) -> Self {
         let target = || self.target().clone().with_client_name("");
-        self.0.plain.get_or_init(|| Self::with(target(), true, CallPatience::default())).clone()
+        self.0.plain.get_or_init(|| Self::with(target(), true, CallerPatience::default())).clone()
     }
 
     /// Sends `command`, connecting first if need be.
@@ -311,10 +311,7 @@ impl Pool {
 
     /// Opens a connection of its own that hears what is published on
     /// `channels`.
-    pub(super) async fn subscribe(
-        &self,
-        channels: &[&str],
-    ) -> Result<(Pulse, Messages), CallFailure> {
+    pub(super) async fn subscribe(&self, channels: &[&str]) -> Result<Subscription, CallFailure> {
         let (begun, limit) = (Instant::now(), self.0.limit());
         let subscribed = match &self.0.cluster {
             Some(cluster) => cluster.subscribe(channels, limit).await,
@@ -325,7 +322,7 @@ impl Pool {
     }
 
     /// Returns how long callers wait for an answer.
-    pub(super) fn patience(&self) -> &CallPatience {
+    pub(super) fn patience(&self) -> &CallerPatience {
         &self.0.patience
     }
 

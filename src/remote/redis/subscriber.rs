@@ -5,12 +5,10 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::lease::wakes::Wakes;
-use crate::remote::redis::connection::messages::until_death;
-use crate::remote::redis::connection::{Command, Messages, Pulse};
+use crate::remote::redis::connection::{Command, Subscription};
 use crate::remote::redis::message::Message;
 use crate::remote::redis::pause::Pause;
 use crate::remote::redis::pool::Pool;
@@ -52,9 +50,9 @@ impl Ear {
             // Asked before: a server that stands still refuses no subscription.
             let is_refused = refusals == REFUSALS && answers(&link).await;
             let failure = match link.subscribe(&[&self.inbox, &self.broadcast]).await {
-                Ok((pulse, messages)) => {
+                Ok(subscription) => {
                     let since = Instant::now();
-                    self.hear(pulse, messages, &listener).await;
+                    self.hear(subscription, &listener).await;
                     // A server that takes subscriptions and ends them at once is not one that is back.
                     (since.elapsed() < STEADY_AFTER)
                         .then(|| CallFailure::disconnected("the subscription was ended at once"))
@@ -77,20 +75,13 @@ impl Ear {
         }
     }
 
-    async fn hear(&self, pulse: Pulse, mut messages: Messages, listener: &Weak<dyn OnNotice>) {
-        let subscribed = Subscription::from_now_on(&self.subscribed);
+    async fn hear(&self, mut subscription: Subscription, listener: &Weak<dyn OnNotice>) {
+        let subscribed = SubscribedMark::from_now_on(&self.subscribed);
         notify(listener, Notice::Subscribed);
         // A wake-up may have been published before the subscription.
         self.wakes.wake_all();
-        let mut death = std::pin::pin!(until_death(pulse));
-        loop {
-            let next = std::pin::pin!(messages.next());
-            match select(next, death.as_mut()).await {
-                Either::Left((Some((channel, message)), _)) => {
-                    self.take(&channel, &message, listener);
-                }
-                Either::Left((None, _)) | Either::Right(_) => break,
-            }
+        while let Some((channel, message)) = subscription.next().await {
+            self.take(&channel, &message, listener);
         }
         drop(subscribed);
         notify(listener, Notice::Unsubscribed);
@@ -130,16 +121,16 @@ fn warn(link: &Pool, failure: &CallFailure) {
 fn warn(_: &Pool, _: &CallFailure) {}
 
 /// Marks that messages arrive, however the listening ends.
-struct Subscription<'a>(&'a AtomicBool);
+struct SubscribedMark<'a>(&'a AtomicBool);
 
-impl<'a> Subscription<'a> {
+impl<'a> SubscribedMark<'a> {
     fn from_now_on(mark: &'a AtomicBool) -> Self {
         mark.store(true, Ordering::Release);
         Self(mark)
     }
 }
 
-impl Drop for Subscription<'_> {
+impl Drop for SubscribedMark<'_> {
     fn drop(&mut self) {
         self.0.store(false, Ordering::Release);
     }

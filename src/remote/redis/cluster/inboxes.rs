@@ -15,7 +15,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use futures_util::future::{Either, select};
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -25,10 +24,7 @@ use tokio::time::{Instant, timeout};
 use crate::lease::wakes::Wakes;
 use crate::remote::RemoteErrorKind;
 use crate::remote::redis::cluster::slots::Place;
-use crate::remote::redis::connection::messages::until_death;
-use crate::remote::redis::connection::{
-    CONNECT_TIMEOUT, Command, Connection, Pulse, SlotNotice, Target,
-};
+use crate::remote::redis::connection::{CONNECT_TIMEOUT, Command, Connection, SlotNotice, Target};
 use crate::remote::redis::message::Message;
 
 /// How long the connection to a node is kept that no process waits at.
@@ -195,21 +191,19 @@ impl NodeInbox {
     /// while.
     async fn hear(self: Arc<Self>, target: Target) {
         let over = NodeOver(&self);
-        let Ok((pulse, mut messages)) = target.subscribe(&[], CONNECT_TIMEOUT).await else {
+        let Ok(mut subscription) = target.subscribe(&[], CONNECT_TIMEOUT).await else {
             return;
         };
-        let Pulse::Push(connection) = &pulse else {
+        let Some(connection) = &subscription.connection else {
             self.connection.send_replace(Link::Refused);
             return;
         };
         self.connection.send_replace(Link::Open(connection.clone()));
-        let mut death = std::pin::pin!(until_death(pulse));
         while self.used.lock().elapsed() < IDLE {
-            let next = std::pin::pin!(timeout(IDLE, messages.next_of_slots()));
-            match select(next, death.as_mut()).await {
-                Either::Left((Ok(Some(notice)), _)) => self.take(notice),
-                Either::Left((Err(_), _)) => (),
-                Either::Left((Ok(None), _)) | Either::Right(_) => break,
+            match timeout(IDLE, subscription.next_of_slots()).await {
+                Ok(Some(notice)) => self.take(notice),
+                Ok(None) => break,
+                Err(_) => (),
             }
         }
         drop(over);

@@ -1,9 +1,11 @@
 //! What arrives on a subscribed connection, and whether it still lives.
 
+use std::pin::{Pin, pin};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt;
+use futures_util::future::{Either, select};
 use redis::aio::{PubSubSink, PubSubStream};
 use redis::{PushInfo, PushKind, Value};
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -17,13 +19,13 @@ use crate::remote::redis::reply::CallFailure;
 const PULSE: Duration = Duration::from_secs(1);
 
 /// Tells whether a subscribed connection still lives.
-pub(in crate::remote::redis) enum Pulse {
+pub(super) enum Pulse {
     Push(Connection),
     Resp2(PubSubSink),
 }
 
 impl Pulse {
-    pub(in crate::remote::redis) async fn beat(&mut self) -> Result<(), CallFailure> {
+    async fn beat(&mut self) -> Result<(), CallFailure> {
         match self {
             Self::Push(connection) => connection.send(&Command::new("PING")).await.map(drop),
             Self::Resp2(sink) => sink.ping::<Value>().await.map(drop).map_err(failure),
@@ -33,7 +35,7 @@ impl Pulse {
 
 /// A server that is frozen, or behind a cut cable, sends nothing, like one
 /// that has nothing to send: so it is asked.
-pub(in crate::remote::redis) async fn until_death(mut pulse: Pulse) {
+async fn until_death(mut pulse: Pulse) {
     loop {
         sleep(PULSE).await;
         if !matches!(timeout(PULSE, pulse.beat()).await, Ok(Ok(()))) {
@@ -44,7 +46,7 @@ pub(in crate::remote::redis) async fn until_death(mut pulse: Pulse) {
 
 /// What arrives on the channels of a subscribed connection, which is closed
 /// when this and its [`Pulse`] are dropped.
-pub(in crate::remote::redis) enum Messages {
+pub(super) enum Messages {
     Push(UnboundedReceiver<PushInfo>),
     Resp2(PubSubStream),
 }
@@ -52,7 +54,7 @@ pub(in crate::remote::redis) enum Messages {
 impl Messages {
     /// Returns the next message and its channel; nothing when the connection
     /// is gone.
-    pub(in crate::remote::redis) async fn next(&mut self) -> Option<(String, Bytes)> {
+    async fn next(&mut self) -> Option<(String, Bytes)> {
         match self {
             Self::Push(pushed) => loop {
                 let PushInfo { kind, data } = pushed.recv().await?;
@@ -78,7 +80,7 @@ impl Messages {
 
     /// Returns what is told next of the channels of slots; nothing when the connection is gone,
     /// or tells of none.
-    pub(in crate::remote::redis) async fn next_of_slots(&mut self) -> Option<SlotNotice> {
+    async fn next_of_slots(&mut self) -> Option<SlotNotice> {
         let Self::Push(pushed) = self else { return None };
         loop {
             let PushInfo { kind, data } = pushed.recv().await?;
@@ -101,6 +103,45 @@ impl Messages {
                 _ => (),
             }
         }
+    }
+}
+
+/// A connection that hears messages, until it is dropped.
+pub(in crate::remote::redis) struct Subscription {
+    messages: Messages,
+    death: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The same, for commands: only where the server speaks RESP3.
+    pub(in crate::remote::redis) connection: Option<Connection>,
+}
+
+impl Subscription {
+    pub(super) fn new(pulse: Pulse, messages: Messages) -> Self {
+        let connection = match &pulse {
+            Pulse::Push(connection) => Some(connection.clone()),
+            Pulse::Resp2(_) => None,
+        };
+        Self { messages, death: Box::pin(until_death(pulse)), connection }
+    }
+
+    /// Returns the next message and its channel; nothing when the connection is gone, or its server
+    /// does not say that it lives.
+    pub(in crate::remote::redis) async fn next(&mut self) -> Option<(String, Bytes)> {
+        unless(&mut self.death, self.messages.next()).await
+    }
+
+    /// The same of the channels of slots.
+    pub(in crate::remote::redis) async fn next_of_slots(&mut self) -> Option<SlotNotice> {
+        unless(&mut self.death, self.messages.next_of_slots()).await
+    }
+}
+
+async fn unless<T>(
+    death: &mut Pin<Box<dyn Future<Output = ()> + Send>>,
+    next: impl Future<Output = Option<T>>,
+) -> Option<T> {
+    match select(pin!(next), death).await {
+        Either::Left((next, _)) => next,
+        Either::Right(_) => None,
     }
 }
 
