@@ -1,4 +1,4 @@
-//! Keeps [`Link`](crate::remote::link::Link) up to date, and does what it says: it listens to the remote, reads the invalidation
+//! Keeps `link` up to date, and does what it says: it listens to the remote, reads the invalidation
 //! log, and ends here what others have ended.
 //!
 //! Once a second the log is read: the *heartbeat*. It finds what messages have missed. Local
