@@ -470,6 +470,70 @@ fn a_reply_of_a_connection_that_was_replaced_makes_nothing_valid() {
     assert!(!link.is_prepared(T0));
 }
 
+#[test]
+fn what_is_announced_in_a_life_of_the_log_that_was_left_is_told_again_as_well() {
+    let mut link = following();
+    begins_anew_on(&mut link, 2);
+    // The subscription still leads to the old primary, and the announcing process may end soon.
+    let effects = link.is_told(&update(10, &[tag("a"), LogItem::Key(k())]), T0);
+    assert!(effects.tends, "the log is read, and is that of the new primary");
+    let asked = link.asks(T0).verifying();
+    let said = LogHeader { epoch: epoch(2), server: 2, ..header(1) };
+    assert!(link.is_answered(&asked, &reply(said, &[]), OwnItems::default(), T0).is_complete);
+    let due = link.next_due().expect("the new primary was never told");
+    assert_eq!(link.tells_again(due).items.len(), 2);
+}
+
+#[test]
+fn what_the_old_primary_says_once_more_was_not_told_to_the_new_one() {
+    let mut link = following();
+    link.is_told(&update(10, &[tag("a")]), T0);
+    begins_anew_on(&mut link, 2);
+    link.is_told(&update(11, &[tag("a")]), T0);
+    assert_eq!(link.tells_again(Tick::MAX).items, [tag("a")]);
+}
+
+#[cfg(feature = "http")]
+#[test]
+fn a_uri_that_this_process_has_invalidated_is_dead_under_each_of_its_keys() {
+    use crate::key::{UriName, uncollected};
+    let name = UriName { scope: b"s", scheme: b"https", host: b"x", resource: b"/page" };
+    let stored = name.primary_keys().next().unwrap();
+    let mut link = following();
+    let items = items_of_keys(&uncollected(&stored));
+    let said = LogReply { previous: 10, complete_to: 10, ..reply(header(11), &[]) };
+    link.take_reply(stamp(10), &said, own(&items), T0);
+    for key in uncollected(&stored) {
+        assert_eq!(link.judge_by_log(&key, &[], stamp(10)), Liveness::Dead, "{key:?}");
+    }
+}
+
+#[cfg(feature = "http")]
+#[test]
+fn a_long_uri_that_was_heard_of_is_removed_where_it_is_told_again() {
+    use crate::key::{UriName, uncollected};
+    use journal::JournalWork;
+    let resource = [b"/".to_vec(), vec![b'a'; 300]].concat();
+    let name = UriName { scope: b"s", scheme: b"https", host: b"x", resource: &resource };
+    let stored = name.primary_keys().next().unwrap();
+    let mut link = following();
+    link.is_told(&update(10, &items_of_keys(&uncollected(&stored))), T0);
+    begins_anew_on(&mut link, 2);
+    link.tells_again(Tick::MAX);
+    let Some(JournalWork::Keys(keys)) = link.journal.next(true, |_| true) else { panic!() };
+    let removed: Vec<_> = keys.iter().flat_map(uncollected).collect();
+    assert!(removed.contains(&stored), "it stays in the remote");
+}
+
+#[test]
+fn a_remote_that_counts_its_connections_from_zero_is_used() {
+    let mut link = Link::new(100, 100);
+    link.is_asked_over(0);
+    let asked = link.asks(T0);
+    assert!(link.is_answered(&asked, &reply(header(10), &[]), OwnItems::default(), T0).is_complete);
+    assert!(link.is_prepared(T0));
+}
+
 impl Link {
     /// Feeds all that decides what this does next.
     fn fingerprint(&self, to: &mut impl std::hash::Hasher) {
