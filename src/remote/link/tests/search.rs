@@ -69,6 +69,14 @@ fn scopes() -> Vec<WorldScope> {
             ..moves
         },
         WorldScope { name: "the announcer dies, another has heard it", ..dies },
+        WorldScope {
+            name: "the announcer dies, heard of over the old subscription",
+            readers: 0b10,
+            reads: 1,
+            command_cuts: 1,
+            kills: 1,
+            ..moves
+        },
     ];
     let both = scopes
         .into_iter()

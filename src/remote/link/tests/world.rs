@@ -6,7 +6,7 @@
 use super::super::journal::JournalWork;
 use super::super::known::{OwnItems, judge_by};
 use super::super::{Asked, Link, is_rolled_back, items_of_keys};
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use super::state::*;
 use crate::clock::Tick;
@@ -19,8 +19,24 @@ use crate::remote::log::{LogHeader, LogItem, LogPositions, LogReply, LogUpdate};
 /// histories than there are.
 pub(super) const NOW: Tick = Tick::from_nanos(0);
 
+/// All that an invalidation of the key ends: a URI has several keys, of which the log names one.
+fn keys() -> &'static [Key] {
+    static KEYS: LazyLock<Vec<Key>> = LazyLock::new(|| {
+        #[cfg(feature = "http")]
+        {
+            let (scope, scheme, host, resource) = (b"", b"http", b"x", b"/");
+            let name = crate::key::UriName { scope, scheme, host, resource };
+            name.primary_keys().chain([name.anchor()]).collect()
+        }
+        #[cfg(not(feature = "http"))]
+        vec!["k".into()]
+    });
+    &KEYS
+}
+
+/// The key under which the value stands; of a URI not the one that the log names.
 fn key() -> Key {
-    "k".into()
+    keys()[keys().len().min(2) - 1].clone()
 }
 
 fn tag() -> Tag {
@@ -166,7 +182,7 @@ impl WorldModel {
     pub(super) fn items(&self) -> Vec<LogItem> {
         match self.scope.what {
             What::Tag => vec![LogItem::Tag(tag())],
-            What::Key => items_of_keys(&[key()]),
+            What::Key => items_of_keys(keys()),
         }
     }
 
@@ -279,7 +295,7 @@ impl WorldModel {
         let (value, process) = (world.database, &mut world.processes[id]);
         match self.scope.what {
             What::Tag => process.link.invalidates_tags(&[tag()]),
-            What::Key => process.link.invalidates_keys(&[key()]),
+            What::Key => process.link.invalidates_keys(keys()),
         }
         process.ends();
         process.knows = value;
@@ -292,7 +308,7 @@ impl WorldModel {
         if is_queued {
             match self.scope.what {
                 What::Tag => process.link.journal.note_tags(&[tag()]),
-                What::Key => process.link.journal.note_keys(&[key()]),
+                What::Key => process.link.journal.note_keys(keys()),
             }
         }
         (process.writer, process.returned) = (WorldWriter::Idle, process.returned.max(value));
