@@ -13,6 +13,7 @@ mod commands;
 mod consistency_model;
 mod contract;
 mod damage;
+mod effects;
 mod holds;
 mod http;
 mod invalidation;
