@@ -202,6 +202,11 @@ impl<V> Entry<V> {
         }
     }
 
+    /// Says that the remote does not have it, and will not.
+    pub(crate) fn is_no_copy(&self) {
+        self.copied_for.store(NEVER, Ordering::Relaxed);
+    }
+
     /// Returns whether the remote is to be asked before it is used again.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_copy_over(&self, now: Tick) -> bool {

@@ -187,6 +187,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             wait: None,
             arrival: None,
             ends: 0,
+            holder: None,
             took: None,
         };
         match self.clear_with(&mut way, wanted).await {
@@ -298,8 +299,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
                         if despite { Clearance::Compute } else { Clearance::HeldElsewhere(left) };
                     return Ok(Turn::Done(cleared));
                 }
-                AcquireOutcome::Locked { left, .. } => {
+                AcquireOutcome::Locked { left, holder, .. } => {
                     attempt.was_answered();
+                    way.note_holder(holder);
                     wanted.is_leased();
                     let listener = ask.register.then_some(listener);
                     return Ok(self.give_way(way, wanted, (ask.lease, left), listener).await);
@@ -487,6 +489,8 @@ struct LeaseWait<V: Send + Sync + 'static> {
     arrival: Option<CallerArrival>,
     /// How many leases of others have ended while it waited.
     ends: u32,
+    /// The version of the lease that was last seen.
+    holder: Option<Version>,
     /// How long the last computation took of which it knows.
     took: Option<Duration>,
 }
@@ -546,6 +550,13 @@ impl<V: Send + Sync + 'static> LeaseWait<V> {
         Some(waited)
     }
 
+    /// Notes which lease stands in the way: another one than before says that one has ended, and
+    /// that its result did not reach this leader.
+    fn note_holder(&mut self, holder: Option<Version>) {
+        let before = std::mem::replace(&mut self.holder, holder);
+        self.ends += u32::from(before.is_some() && before != holder);
+    }
+
     /// Returns whether it has waited as long as a computation takes, and the results of others do
     /// not reach it. After one end that is not known: an invalidation may have come in between.
     fn has_waited_in_vain(&self, lease: Duration) -> bool {
@@ -590,10 +601,7 @@ impl<V: Send + Sync + 'static> LeaseWait<V> {
         let is_about_to_end = left <= self.grace;
         self.grace = if is_about_to_end { (self.grace * 2).min(LONGEST_POLL) } else { FIRST_GRACE };
         match tokio::time::timeout_at(until, listener.woken()).await {
-            Ok(()) => {
-                self.ends += 1;
-                WakeCause::Push
-            }
+            Ok(()) => WakeCause::Push,
             Err(_) => WakeCause::Timer,
         }
     }

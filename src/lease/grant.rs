@@ -221,6 +221,9 @@ pub enum AcquireOutcome<T = Bytes> {
         /// How many processes have registered for a wake-up, the caller's included; 0 where
         /// the remote does not count them.
         waiting: u32,
+        /// The version that was granted to the holder, where the remote knows it. Another one says
+        /// that the lease before has ended.
+        holder: Option<Version>,
     },
     /// The last computation failed; no process computes for so long.
     Held {
@@ -250,11 +253,12 @@ impl<T> fmt::Debug for AcquireOutcome<T> {
                 f.debug_struct("Hit").field("now", now).finish_non_exhaustive()
             }
             Self::Granted(grant) => f.debug_tuple("Granted").field(grant).finish(),
-            Self::Locked { now, left, waiting } => f
+            Self::Locked { now, left, waiting, holder } => f
                 .debug_struct("Locked")
                 .field("now", now)
                 .field("left", left)
                 .field("waiting", waiting)
+                .field("holder", holder)
                 .finish(),
             Self::Held { now, left } => {
                 f.debug_struct("Held").field("now", now).field("left", left).finish()

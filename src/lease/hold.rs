@@ -316,6 +316,9 @@ impl<V: Send + Sync + 'static> Lease<V> {
         leaves_marker: bool,
     ) -> Result<FillOutcome, NotFilled> {
         let filled = self.shared.fill(key, grant, share).await;
+        if let (Err(NotFilled::Unshareable(_)), FillPayload::Entry(entry)) = (&filled, share) {
+            entry.is_no_copy();
+        }
         match (filled, share) {
             (Err(NotFilled::Unshareable(span)), FillPayload::Entry(entry)) if leaves_marker => {
                 let (whom, took) = (UncacheableFor::OtherProcesses, entry.window().computed_in());

@@ -26,7 +26,7 @@ use crate::remote::driver::Driver;
 use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
 use crate::remote::link::is_rolled_back;
-use crate::remote::link::known::{Liveness, judge_by};
+use crate::remote::link::known::{JudgedEntry, Liveness, judge_by};
 use crate::remote::log::RemoteLog;
 use crate::remote::shard::ShardState;
 use crate::remote::writes::{PendingWrites, WriteKind};
@@ -128,8 +128,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             Err(damage) => return self.damaged(bytes, damage),
         };
         let EnvelopeContents { version, envelope } = opened;
-        let liveness = self.judge(key, &envelope).await;
-        let arrival = arrival.filter(|it| self.was_alive(key, &envelope, liveness, *it));
+        let judged = JudgedEntry { key, tags: &envelope.tags, stamp: envelope.stamp, version };
+        let liveness = self.judge(judged, envelope.started).await;
+        let arrival = arrival.filter(|it| self.was_alive(judged, liveness, *it));
         // Callers that have come later find it dead, as it would be in the store of this process.
         let seq = arrival.map_or(seq, |arrival| arrival.seq.min(seq));
         let stale_from = match liveness {
@@ -160,10 +161,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     /// Judges an entry by the invalidation log, and asks the log where this process does not
     /// know enough. An entry without a judgement is replaced under a lease, as a dead one is.
-    async fn judge(&self, key: &Key, envelope: &Envelope) -> Liveness {
-        let Some(log) = self.log() else { return self.judge_without_log(envelope) };
-        let (tags, stamp) = (&envelope.tags, envelope.stamp);
-        let judge = || self.gate.link().judge(key, tags, stamp, self.tick());
+    async fn judge(&self, entry: JudgedEntry<'_>, started: ServerTime) -> Liveness {
+        let Some(log) = self.log() else { return self.judge_without_log(entry, started) };
+        let judge = || self.gate.link().judge(entry, self.tick());
         let mut liveness = judge();
         for _ in 0..MAX_CATCH_UPS {
             if liveness != Liveness::Behind {
@@ -174,9 +174,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             }
             liveness = judge();
         }
-        match (liveness, stamp) {
+        match (liveness, entry.stamp) {
             (Liveness::Unknown, Some(stamp)) if self.gate.log_answers() => {
-                self.ask_log(log, tags, stamp).await
+                self.ask_log(log, entry.tags, stamp).await
             }
             (liveness, _) => liveness,
         }
@@ -217,18 +217,17 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// Returns whether what has ended an entry came after the caller.
     fn was_alive(
         &self,
-        key: &Key,
-        Envelope { tags, stamp, .. }: &Envelope,
+        entry: JudgedEntry<'_>,
         liveness: Liveness,
         arrival: CallerArrival,
     ) -> bool {
         matches!(liveness, Liveness::Dead | Liveness::Stale(_))
-            && self.gate.link().was_alive((key, tags), *stamp, arrival.stamp, self.tick())
+            && self.gate.link().was_alive(entry, arrival.stamp, self.tick())
     }
 
-    fn judge_without_log(&self, envelope: &Envelope) -> Liveness {
+    fn judge_without_log(&self, entry: JudgedEntry<'_>, started: ServerTime) -> Liveness {
         let everything = self.everything.load(Ordering::Relaxed);
-        let is_dead = !envelope.tags.is_empty() || envelope.started.as_millis() <= everything;
+        let is_dead = !entry.tags.is_empty() || started.as_millis() <= everything;
         if is_dead { Liveness::Dead } else { Liveness::Alive }
     }
 
@@ -424,8 +423,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 AcquireOutcome::Hit { now, value }
             }
             AcquireOutcome::Granted(grant) => AcquireOutcome::Granted(Grant { stamp, ..grant }),
-            AcquireOutcome::Locked { now, left, waiting } => {
-                AcquireOutcome::Locked { now, left, waiting }
+            AcquireOutcome::Locked { now, left, waiting, holder } => {
+                AcquireOutcome::Locked { now, left, waiting, holder }
             }
             AcquireOutcome::Held { now, left } => AcquireOutcome::Held { now, left },
         })

@@ -36,6 +36,9 @@ const WITHOUT_LOG: Duration = Duration::from_secs(1);
 /// How long a caller waits that has a local copy in hand, where answers come quickly.
 const VOUCH_LIMIT: Duration = Duration::from_millis(100);
 
+/// How long a caller waits for the end of what has ended.
+const SETTLES_WITHIN: Duration = Duration::from_secs(1);
+
 /// How soon a heartbeat is repeated that was not answered.
 const REPEAT: Duration = Duration::from_millis(100);
 
@@ -72,8 +75,9 @@ pub(super) struct Driver {
     failed: Mutex<Option<(Instant, RemoteErrorKind)>>,
     /// How often in a row it could not be read, whatever else was answered.
     unread: AtomicU32,
-    /// How many effects of the link are being carried out.
+    /// How many effects of the link are being carried out, and the callers that wait for their end.
     running: AtomicU32,
+    settled: tokio::sync::Notify,
     /// When local copies were last dropped, for a remote without a log.
     dropped: Mutex<Option<Instant>>,
 }
@@ -91,6 +95,7 @@ impl Driver {
             failed: Mutex::new(None),
             unread: AtomicU32::new(0),
             running: AtomicU32::new(0),
+            settled: tokio::sync::Notify::new(),
             dropped: Mutex::new(None),
         }
     }
@@ -226,7 +231,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     fn publish_validity(&self) {
         let Some(engine) = self.engine.upgrade() else { return };
         let link = self.gate.link();
-        if self.log().is_some() && self.driver.running.load(Ordering::Relaxed) == 0 {
+        if self.log().is_some() && self.driver.running.load(Ordering::Acquire) == 0 {
             engine.is_valid_until(link.valid_until());
         }
     }
@@ -236,10 +241,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if effects.drops_copies {
             self.drop_copies();
         }
-        for item in effects.items {
+        for (position, item) in effects.items {
             match item.into_tag() {
                 Err(key) => {
-                    self.pending.overtake(&key);
+                    self.pending.overtake(&key, position);
                     engine.invalidated_elsewhere(&key);
                 }
                 Ok(tag) => {
@@ -409,12 +414,28 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         // Without a value there is the time-out of the read itself.
         let limit = if has_value { soon } else { Duration::MAX };
         let prepared = tokio::time::timeout(limit, self.prepared()).await;
+        self.settled().await;
         if !matches!(prepared, Ok(Ok(()))) {
             // The caller does not wait for a remote that is slower than usual. What was ended
             // meanwhile is judged before the remote is asked again.
             self.gate.trip(RemoteOp::ReadLog, &self.gate.log_shard(), RemoteErrorKind::Timeout);
             self.on(|link, _| link.is_away());
         }
+    }
+
+    /// Waits until what this process knows has ended here.
+    async fn settled(&self) {
+        let settled = async {
+            loop {
+                let settled = self.driver.settled.notified();
+                if self.driver.running.load(Ordering::Acquire) == 0 {
+                    return;
+                }
+                settled.await;
+            }
+        };
+        // The user's code may stand still in a `Drop`.
+        let _ = tokio::time::timeout(SETTLES_WITHIN, settled).await;
     }
 
     /// Reads the log that was away, and lets requests ask its shard.
@@ -557,7 +578,9 @@ struct Running<'a, V: Send + Sync + 'static>(&'a EntryRemote<V>);
 
 impl<V: Send + Sync + 'static> Drop for Running<'_, V> {
     fn drop(&mut self) {
-        self.0.driver.running.fetch_sub(1, Ordering::Relaxed);
+        if self.0.driver.running.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.driver.settled.notify_waiters();
+        }
         self.0.publish_validity();
     }
 }

@@ -128,6 +128,9 @@ pub struct InvalidatedRecords {
     pub value: bool,
     /// Whether a lease or a right to fill was ended.
     pub lease: bool,
+    /// A version that no later grant is below, and that is above the earlier ones as far as the
+    /// remote can tell; `None` where it cannot.
+    pub version: Option<Version>,
 }
 
 /// A message of the remote, never about what this process itself has announced.

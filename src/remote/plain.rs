@@ -225,7 +225,14 @@ impl<S: PlainStore> PlainRemote<S> {
             let _ = self.store.delete(&self.name(key)).await;
             return Err(failed(error));
         }
-        Ok((version, InvalidatedRecords { value: value.is_some(), lease: right.is_some() }))
+        Ok((
+            version,
+            InvalidatedRecords {
+                value: value.is_some(),
+                lease: right.is_some(),
+                version: Some(version),
+            },
+        ))
     }
 }
 

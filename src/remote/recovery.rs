@@ -13,7 +13,6 @@ use futures_util::future::join_all;
 
 use crate::key::{Key, uncollected};
 use crate::observe::RemoteOp;
-use crate::remote::RemoteErrorKind;
 use crate::remote::breaker::Backoff;
 use crate::remote::coordinator::EntryRemote;
 use crate::remote::link::items_of_keys;
@@ -21,6 +20,7 @@ use crate::remote::link::journal::JournalWork;
 use crate::remote::link::known::OwnItems;
 use crate::remote::log::LogItem;
 use crate::remote::shard::{Shard, ShardState};
+use crate::remote::{RemoteErrorKind, Version};
 
 /// A call that failed, and the shard that it was made to.
 type Failed = (Arc<ShardState>, RemoteErrorKind);
@@ -76,24 +76,25 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             let Some(work) = work else { break };
             let told = match &work {
                 JournalWork::Announcements(keys) => {
-                    self.announce_late(&items_of_keys(keys)).await?;
+                    self.announce_late(&items_of_keys(keys), &[]).await?;
                     work
                 }
                 JournalWork::Tags(tags) => {
                     let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
-                    self.announce_late(&items).await?;
+                    self.announce_late(&items, &[]).await?;
                     work
                 }
                 JournalWork::Keys(keys) => {
-                    let told = self.remove_late(keys).await?;
+                    let (told, ended) = self.remove_late(keys).await?;
                     left.extend(keys.iter().filter(|key| !told.contains(key)).cloned());
                     let removed: Vec<_> = told.iter().flat_map(uncollected).collect();
                     match with_log {
-                        true => self.announce_late(&items_of_keys(&removed)).await?,
+                        true => self.announce_late(&items_of_keys(&removed), &ended).await?,
                         false => self.gate.link().journal.note_announcements(&removed),
                     }
                     if with_log && !self.gate.link().is_over_one_connection(&asked) {
                         // Perhaps they were removed at one server and announced at another.
+                        left.extend(told);
                         continue;
                     }
                     JournalWork::Keys(told)
@@ -110,39 +111,46 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Removes keys. Returns those that were removed: the others are on their way to another
-    /// server.
-    async fn remove_late(&self, keys: &[Key]) -> Result<Vec<Key>, Failed> {
-        let remove = async |key: &Key| {
-            let shard = self.gate.shard_of(key);
-            let invalidate = self.remote().invalidate(key);
+    /// server. With the versions that no later computation is below.
+    async fn remove_late(&self, keys: &[Key]) -> Result<(Vec<Key>, Vec<(Key, Version)>), Failed> {
+        let remove = async |key: Key| {
+            let shard = self.gate.shard_of(&key);
+            let invalidate = self.remote().invalidate(&key);
             match self.gate.attempt(RemoteOp::Invalidate, &shard, 0, invalidate).await {
-                Ok(_) => Ok(true),
-                Err(kind) if kind.says_nothing_of_health() => Ok(false),
+                Ok(found) => Ok(Some(found.version.map(|version| (key, version)))),
+                Err(kind) if kind.says_nothing_of_health() => Ok(None),
                 Err(kind) => Err((shard, kind)),
             }
         };
         // Together: one round trip after the other would not keep up with an application that
         // goes on invalidating.
         let remove_all = async |key: &Key| {
-            let names = uncollected(key);
-            let removed = join_all(names.iter().map(&remove)).await;
-            let removed: Result<Vec<_>, _> = removed.into_iter().collect();
-            removed.map(|removed| removed.into_iter().all(|it| it))
+            let removed = join_all(uncollected(key).into_iter().map(&remove)).await;
+            removed.into_iter().collect::<Result<Option<Vec<_>>, Failed>>()
         };
         let removed = join_all(keys.iter().map(&remove_all)).await;
-        let removed: Vec<bool> = removed.into_iter().collect::<Result<_, Failed>>()?;
-        let removed = keys.iter().zip(removed).filter(|(_, is_removed)| *is_removed);
-        Ok(removed.map(|(key, _)| key.clone()).collect())
+        let (mut told, mut ended) = (Vec::new(), Vec::new());
+        for (key, removed) in keys.iter().zip(removed) {
+            if let Some(versions) = removed? {
+                told.push(key.clone());
+                ended.extend(versions.into_iter().flatten());
+            }
+        }
+        Ok((told, ended))
     }
 
-    async fn announce_late(&self, items: &[LogItem]) -> Result<(), Failed> {
+    async fn announce_late(
+        &self,
+        items: &[LogItem],
+        ended: &[(Key, Version)],
+    ) -> Result<(), Failed> {
         let Some(log) = self.log().filter(|_| !items.is_empty()) else { return Ok(()) };
         let shard = self.gate.log_shard();
         let asked = self.asks();
         let announce = log.announce(items, asked.stamp);
         let announced = self.gate.attempt(RemoteOp::Announce, &shard, 0, announce).await;
         let reply = announced.map_err(|kind| (shard, kind))?;
-        self.is_announced(&asked, &reply, OwnItems { items, is_put: false });
+        self.is_announced(&asked, &reply, OwnItems { items, ended });
         Ok(())
     }
 }

@@ -10,7 +10,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -32,6 +32,9 @@ use crate::remote::{RemoteErrorKind, Version};
 
 /// How many tags are announced in one call: a server does nothing else meanwhile.
 const MOST_ANNOUNCED: usize = 500;
+
+/// In place of a position.
+const SEVERAL: u64 = u64::MAX;
 
 /// The version of an envelope that the remote itself numbers.
 const UNNUMBERED: u64 = 1;
@@ -80,8 +83,9 @@ impl WriteKind {
 pub(super) struct PendingWrite {
     id: u64,
     kind: WriteKind,
-    /// Whether another process has written the key that this one is to put.
-    is_overtaken: AtomicBool,
+    /// Where the log says that the key was written which this one is to put: 0 nowhere, `SEVERAL` in
+    /// more than one place, or the place is not known. It may be the own item of this write.
+    written_at: AtomicU64,
     /// What the remote is to be told of first; empty when this write is over.
     before: Mutex<Vec<Arc<PendingWrite>>>,
     /// Cancelled once the remote or the journal has it.
@@ -93,8 +97,20 @@ impl PendingWrite {
         self.over.is_cancelled()
     }
 
-    pub(super) fn is_overtaken(&self) -> bool {
-        self.is_overtaken.load(Ordering::Relaxed)
+    /// Returns whether another process has written the key. `own` is where the own item is, or 0.
+    fn is_overtaken(&self, own: u64) -> bool {
+        let written_at = self.written_at.load(Ordering::Relaxed);
+        written_at != 0 && written_at != own
+    }
+
+    fn is_written_at(&self, position: u64) {
+        let position = if position == 0 { SEVERAL } else { position };
+        let more = |before| match before {
+            0 => Some(position),
+            before if before == position => None,
+            _ => Some(SEVERAL),
+        };
+        let _ = self.written_at.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
     }
 
     fn first_before(&self) -> Option<Arc<Self>> {
@@ -121,8 +137,8 @@ impl PendingWrites {
         let before = writes.values().filter(|write| kind.is_ordered_with(&write.kind));
         let before = Mutex::new(before.cloned().collect());
         let id = writes.last_key_value().map_or(0, |(last, _)| last + 1);
-        let (is_overtaken, over) = (AtomicBool::new(false), CancellationToken::new());
-        let write = Arc::new(PendingWrite { id, kind, is_overtaken, before, over });
+        let (written_at, over) = (AtomicU64::new(0), CancellationToken::new());
+        let write = Arc::new(PendingWrite { id, kind, written_at, before, over });
         writes.insert(id, Arc::clone(&write));
         write
     }
@@ -137,12 +153,12 @@ impl PendingWrites {
         drop(std::mem::take(&mut *write.before.lock()));
     }
 
-    /// Another process has put or invalidated `key`. What this one has put before, and has not yet
-    /// told the remote of, may be the older value.
-    pub(super) fn overtake(&self, key: &Key) {
+    /// The log says that `key` was put or invalidated. Where it was another process, what this one has
+    /// put before, and has not yet told the remote of, may be the older value.
+    pub(super) fn overtake(&self, key: &Key, position: u64) {
         for write in self.0.lock().values() {
             if matches!(&write.kind, WriteKind::Put(own) if own == key) {
-                write.is_overtaken.store(true, Ordering::Relaxed);
+                write.is_written_at(position);
             }
         }
     }
@@ -202,6 +218,12 @@ impl<V: Send + Sync + 'static> Drop for WriteTurn<V> {
 impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// Begins a write. What this process does by it itself comes after that.
     pub(super) fn begin_write(self: &Arc<Self>, kind: WriteKind) -> WriteTurn<V> {
+        // From now on: the server may be replaced before it is told.
+        match &kind {
+            WriteKind::Put(key) => self.gate.link().invalidates_keys(std::slice::from_ref(key)),
+            WriteKind::Invalidate(keys) => self.gate.link().invalidates_keys(keys),
+            WriteKind::InvalidateTags(tags) => self.gate.link().invalidates_tags(tags),
+        }
         let write = self.pending.begin(kind);
         if self.pending.len() > self.gate.settings.max_journal {
             self.pending.all().iter().for_each(|write| self.hand_over(write));
@@ -288,7 +310,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// cannot be told of its keys, the others are told all the same.
     pub(super) async fn invalidate_now(&self, keys: &[Key]) -> Delivery {
         self.start();
-        self.gate.link().invalidates_keys(keys);
         let asked = self.asks();
         let remove = async |key| {
             let shard = self.gate.shard_of(key);
@@ -298,18 +319,24 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         };
         // On their way together: a URI has several keys.
         let removed = join_all(keys.iter().map(remove)).await;
-        let failed: Vec<_> = removed.into_iter().filter_map(Result::err).collect();
+        let (mut ended, mut failed) = (Vec::new(), Vec::new());
+        for (key, removed) in keys.iter().zip(removed) {
+            match removed {
+                Ok(found) => ended.extend(found.version.map(|version| (key.clone(), version))),
+                Err(failure) => failed.push(failure),
+            }
+        }
         if !failed.is_empty() {
             self.gate.link().journal.note_keys(keys);
             failed.into_iter().for_each(|failed| self.is_queued(RemoteOp::Invalidate, failed));
-            self.announce_keys(keys, false).await;
+            self.announce_keys(keys, &ended).await;
             return Delivery::Queued;
         }
         // Else they were perhaps removed at one server, and are announced at another.
         let is_over_one =
             || self.log().is_none() || self.gate.link().is_over_one_connection(&asked);
         if is_over_one() {
-            let told = self.announce_keys(keys, false).await;
+            let (told, _) = self.announce_keys(keys, &ended).await;
             if is_over_one() {
                 return told;
             }
@@ -319,23 +346,25 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         Delivery::Queued
     }
 
-    /// Tells the others of keys that the remote has removed, or replaced where `is_put`.
-    async fn announce_keys(&self, keys: &[Key], is_put: bool) -> Delivery {
+    /// Tells the others of keys that the remote has replaced or, as far as they are in `ended`,
+    /// removed. Returns where the log has the first of them, or 0.
+    async fn announce_keys(&self, keys: &[Key], ended: &[(Key, Version)]) -> (Delivery, u64) {
         let items = items_of_keys(keys);
-        let Err(failure) = self.announce(OwnItems { items: &items, is_put }).await else {
-            return Delivery::Done;
-        };
-        self.gate.link().journal.note_announcements(&crate::key::announced(keys));
-        self.is_queued(RemoteOp::Announce, failure);
-        Delivery::Queued
+        match self.announce(OwnItems { items: &items, ended }).await {
+            Ok(position) => (Delivery::Done, position),
+            Err(failure) => {
+                self.gate.link().journal.note_announcements(&crate::key::announced(keys));
+                self.is_queued(RemoteOp::Announce, failure);
+                (Delivery::Queued, 0)
+            }
+        }
     }
 
     pub(super) async fn invalidate_tags_now(&self, tags: &[Tag]) -> Delivery {
         self.start();
-        self.gate.link().invalidates_tags(tags);
         for (n, some) in tags.chunks(MOST_ANNOUNCED).enumerate() {
             let items: Vec<_> = some.iter().cloned().map(LogItem::from).collect();
-            if let Err(failure) = self.announce(OwnItems { items: &items, is_put: false }).await {
+            if let Err(failure) = self.announce(OwnItems { items: &items, ended: &[] }).await {
                 self.gate.link().journal.note_tags(&tags[n * MOST_ANNOUNCED..]);
                 self.is_queued(RemoteOp::Announce, failure);
                 return Delivery::Queued;
@@ -344,8 +373,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         Delivery::Done
     }
 
-    /// Appends to the log, where the remote has one.
-    async fn announce(&self, own: OwnItems<'_>) -> Result<(), Failed> {
+    /// Appends to the log, where the remote has one. Returns where the first item is, or 0.
+    async fn announce(&self, own: OwnItems<'_>) -> Result<u64, Failed> {
         let shard = self.gate.log_shard();
         let Some(log) = self.log() else {
             if own.items.contains(&LogItem::Everything) {
@@ -353,17 +382,17 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                 let now = now.unwrap_or_default().as_millis();
                 self.everything.fetch_max(now, Ordering::Relaxed);
             }
-            return Ok(());
+            return Ok(0);
         };
         if own.items.is_empty() {
-            return Ok(());
+            return Ok(0);
         }
         let asked = self.asks();
         let call = || log.announce(own.items, asked.stamp);
         let announced = self.gate.call_shard(RemoteOp::Announce, &shard, 0, call).await;
         let reply = announced.map_err(|failure| (shard, failure))?;
         self.is_announced(&asked, &reply, own);
-        Ok(())
+        Ok(reply.previous.saturating_add(1))
     }
 
     /// Stores a value that was put when the log was applied up to `put_at`.
@@ -387,7 +416,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let started = shard.clock.server_time(sent);
         let version = Version::new(UNNUMBERED);
         let stamp = self.stamp();
-        if write.is_overtaken() || self.was_overtaken(entry, put_at) {
+        if write.is_overtaken(0) || self.was_overtaken(entry, put_at) {
             // The stamp would say that the value is newer than what has ended it.
             return self.invalidate_now(std::slice::from_ref(key)).await;
         }
@@ -403,12 +432,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         match self.gate.call(RemoteOp::Put, key, bytes.len(), put).await {
             Ok((now, _)) => {
                 self.sample(&shard, sent, now);
-                let mut told = Delivery::Done;
-                if !write.is_overtaken() {
-                    told = self.announce_keys(std::slice::from_ref(key), true).await;
+                let (mut told, mut own) = (Delivery::Done, 0);
+                if !write.is_overtaken(0) {
+                    (told, own) = self.announce_keys(std::slice::from_ref(key), &[]).await;
                 }
                 // The log says so as well, where messages are late or lost.
-                if write.is_overtaken() {
+                if write.is_overtaken(own) {
                     // Which of the two is the later one is not known.
                     return self.invalidate_now(std::slice::from_ref(key)).await;
                 }
@@ -416,7 +445,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             }
             // The remote has dropped the old value in place of a new one.
             Err(Some(RemoteErrorKind::OutOfMemory)) => {
-                self.announce_keys(std::slice::from_ref(key), true).await
+                self.announce_keys(std::slice::from_ref(key), &[]).await.0
             }
             Err(failure) => queue(failure),
         }

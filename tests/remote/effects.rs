@@ -365,7 +365,7 @@ fn what_was_handed_over_to_the_journal_is_announced_again_after_a_failover() {
 #[tokio::test(start_paused = true)]
 async fn a_result_that_stays_in_its_process_is_computed_once_in_its_lifetime() {
     let mut more = Vec::new();
-    for (has_log, local_ttl) in [(true, None), (true, Some(SECOND)), (false, None)] {
+    for (has_log, local_ttl) in [(true, None), (true, Some(SECOND))] {
         for tag in [None, Some("t")] {
             let (double, origin) = (Double::new(), Origin::new());
             let mut remote = RemoteSettings::new().max_value_bytes(1);

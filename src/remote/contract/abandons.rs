@@ -102,7 +102,10 @@ pub async fn a_hold_keeps_strangers_out(w: &ContractWorld<impl ContractServer>) 
 pub async fn a_hold_is_ended_by_an_invalidation(w: &ContractWorld<impl ContractServer>) {
     let failed = w.one.lead().await;
     w.one.abandon(&failed, Some(LONG)).await;
-    assert_eq!(w.two.invalidate().await, InvalidatedRecords { value: false, lease: true });
+    assert_eq!(
+        w.two.invalidate().await,
+        InvalidatedRecords { value: false, lease: true, version: None }
+    );
     w.two.lead().await;
 }
 

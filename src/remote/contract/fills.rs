@@ -11,7 +11,7 @@ pub async fn a_fill_stores_the_envelope_as_it_is_and_leaves_neither_lock_nor_rig
     assert_eq!(w.one.fill(&grant).await, FillOutcome::Stored);
     assert_eq!(w.two.value().await, Some(envelope(grant.version, "filled")));
     let found = w.two.invalidate().await;
-    assert_eq!(found, InvalidatedRecords { value: true, lease: false });
+    assert_eq!(found, InvalidatedRecords { value: true, lease: false, version: None });
 }
 
 pub async fn a_fill_sent_twice_is_stored_once(w: &ContractWorld<impl ContractServer>) {
@@ -60,7 +60,10 @@ pub async fn a_fill_that_another_grant_came_before_is_refused(
 
 pub async fn a_fill_after_an_invalidation_is_refused(w: &ContractWorld<impl ContractServer>) {
     let grant = w.one.lead().await;
-    assert_eq!(w.two.invalidate().await, InvalidatedRecords { value: false, lease: true });
+    assert_eq!(
+        w.two.invalidate().await,
+        InvalidatedRecords { value: false, lease: true, version: None }
+    );
     assert_eq!(w.one.fill(&grant).await, FillOutcome::Refused);
     assert_eq!(w.one.value().await, None);
 }
@@ -176,12 +179,18 @@ pub fn odd_keys() -> Vec<Key> {
 pub async fn an_invalidation_says_what_it_found(w: &ContractWorld<impl ContractServer>) {
     assert_eq!(w.one.invalidate().await, InvalidatedRecords::default());
     let grant = w.one.lead().await;
-    assert_eq!(w.two.invalidate().await, InvalidatedRecords { value: false, lease: true });
+    assert_eq!(
+        w.two.invalidate().await,
+        InvalidatedRecords { value: false, lease: true, version: None }
+    );
     assert_eq!(w.two.invalidate().await, InvalidatedRecords::default());
     assert!(!w.one.renew(&grant).await);
     let (_, version) = w.one.put().await;
     granted(w.one.acquire(&ask(LONG).seen(Some(version))).await);
-    assert_eq!(w.two.invalidate().await, InvalidatedRecords { value: true, lease: true });
+    assert_eq!(
+        w.two.invalidate().await,
+        InvalidatedRecords { value: true, lease: true, version: None }
+    );
     w.one.lead_for(SHORT).await;
     lapse().await;
     assert!(w.two.invalidate().await.lease, "the right outlives the lease");

@@ -22,7 +22,10 @@ pub async fn a_strangers_lock_is_ended_by_an_invalidation_and_by_a_put(
     w: &ContractWorld<impl ContractServer>,
 ) {
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
-    assert_eq!(w.one.invalidate().await, InvalidatedRecords { value: false, lease: true });
+    assert_eq!(
+        w.one.invalidate().await,
+        InvalidatedRecords { value: false, lease: true, version: None }
+    );
     assert!(!w.server.unlock_as_stranger(&key()).await);
     assert!(w.server.lock_as_stranger(&key(), LONG).await);
     w.one.put().await;

@@ -258,8 +258,10 @@ impl ContractProcess {
         self.remote.abandon(&key(), &grant.token, hold).await.unwrap()
     }
 
+    /// Returns what was found, whatever the version.
     pub async fn invalidate(&self) -> InvalidatedRecords {
-        self.remote.invalidate(&key()).await.unwrap()
+        let found = self.remote.invalidate(&key()).await.unwrap();
+        InvalidatedRecords { version: None, ..found }
     }
 
     pub async fn put(&self) -> (ServerTime, Version) {

@@ -183,7 +183,7 @@ impl Remote for DoubleProcess {
     fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords> {
         let (shard, key) = (Remote::shard_of(self, key), key.clone());
         self.call(RemoteOp::Invalidate, shard, move |state, now| {
-            let (found, woken) = state.at(&key, now, |records| records.invalidate());
+            let (found, woken) = state.at(&key, now, |records| records.invalidate(now));
             state.wake(woken, &key);
             Ok(found)
         })

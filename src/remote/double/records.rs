@@ -157,7 +157,8 @@ impl Records {
         let left = self.lock.as_ref().map_or(Duration::ZERO, |lock| now.until(lock.until));
         let waiting = self.right.as_ref().map_or(0, |right| right.waiting.len());
         let waiting = u32::try_from(waiting).unwrap_or(u32::MAX);
-        AcquireOutcome::Locked { now: now.reading(), left, waiting }
+        let holder = self.right.as_ref().and_then(|right| right.granted);
+        AcquireOutcome::Locked { now: now.reading(), left, waiting, holder }
     }
 
     /// A lease that has more left than it can have: the server's clock was set
@@ -247,11 +248,12 @@ impl Records {
         (true, waiting.unwrap_or_default())
     }
 
-    pub(super) fn invalidate(&mut self) -> (InvalidatedRecords, Woken) {
+    pub(super) fn invalidate(&mut self, now: Now) -> (InvalidatedRecords, Woken) {
         let value = self.value.take().is_some();
         let right = self.right_token().is_some();
         let lease = self.lock.take().is_some() || right;
-        (InvalidatedRecords { value, lease }, self.forget_right())
+        let version = Some(now.version_above(None));
+        (InvalidatedRecords { value, lease, version }, self.forget_right())
     }
 
     /// Stores a value whose version is written here. The caller has looked at
@@ -265,7 +267,7 @@ impl Records {
     ) -> (Result<Version, OutOfMemory>, Woken) {
         let granted = self.right.as_ref().and_then(|right| right.granted);
         let version = now.version_above(self.version().max(granted));
-        let (_, woken) = self.invalidate();
+        let (_, woken) = self.invalidate(now);
         if full {
             return (Err(OutOfMemory), woken);
         }

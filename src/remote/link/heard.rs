@@ -7,6 +7,7 @@ use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use crate::clock::Tick;
+use crate::lease::grant::Epoch;
 use crate::remote::log::LogItem;
 
 /// How long an item is remembered: a planned failover leaves the old primary writable for about
@@ -21,7 +22,8 @@ const SPREAD: Duration = Duration::from_secs(1);
 
 #[derive(Clone, Debug)]
 pub(super) struct Heard {
-    items: VecDeque<(Tick, LogItem)>,
+    /// With the life of the log in which it was announced.
+    items: VecDeque<(Tick, Epoch, LogItem)>,
     /// What is to be told again, and when.
     again: Option<(Tick, HashSet<LogItem>)>,
     random: fastrand::Rng,
@@ -34,29 +36,49 @@ impl Default for Heard {
 }
 
 impl Heard {
-    pub(super) fn note_all(&mut self, items: &[LogItem], now: Tick) {
-        if let Some((_, again)) = &mut self.again {
-            for item in items {
+    /// Notes what was announced in a life of the log. In the current one it need not be told again.
+    pub(super) fn note_all(
+        &mut self,
+        items: &[(u64, LogItem)],
+        epoch: Epoch,
+        is_current: bool,
+        now: Tick,
+    ) {
+        if is_current && let Some((_, again)) = &mut self.again {
+            for (_, item) in items {
                 again.remove(item);
             }
         }
-        while self.items.front().is_some_and(|(at, _)| at.plus(REMEMBERED) < now) {
+        while self.items.front().is_some_and(|(at, ..)| at.plus(REMEMBERED) < now) {
             self.items.pop_front();
         }
-        self.items.extend(items.iter().map(|item| (now, item.clone())));
+        self.items.extend(items.iter().map(|(_, item)| (now, epoch, item.clone())));
         if self.items.len() > MAX_ITEMS {
-            self.items = VecDeque::from([(now, LogItem::Everything)]);
+            self.items = VecDeque::from([(now, epoch, LogItem::Everything)]);
         }
     }
 
-    /// The log has begun anew.
-    pub(super) fn is_to_be_told_again(&mut self, now: Tick) {
+    /// All of this life of the log is known. What was announced in another one, on a server that may
+    /// still be asked by others, is to be told again. Returns whether there is more of it than before.
+    pub(super) fn is_followed(&mut self, epoch: Epoch, now: Tick) -> bool {
+        let mut more = Vec::new();
+        for (at, of, item) in &mut self.items {
+            if *of != epoch && at.plus(REMEMBERED) >= now {
+                more.push(item.clone());
+            }
+            *of = epoch;
+        }
+        if more.is_empty() {
+            return false;
+        }
         let due = now.plus(SPREAD.mul_f64(self.random.f64()));
-        let is_recent = |(at, _): &&(Tick, LogItem)| at.plus(REMEMBERED) >= now;
-        let recent = self.items.iter().filter(is_recent).map(|(_, item)| item.clone());
-        // Each once, whatever it was told of before.
-        let items: HashSet<_> = recent.collect();
-        self.again = (!items.is_empty()).then_some((due, items));
+        self.again.get_or_insert_with(|| (due, HashSet::new())).1.extend(more);
+        true
+    }
+
+    /// The server has lost the log, and with it every value that could be older.
+    pub(super) fn forget(&mut self) {
+        self.items.clear();
     }
 
     /// Returns what is to be told now, once.
@@ -76,7 +98,8 @@ impl Heard {
         use std::collections::BTreeSet;
         use std::hash::Hash;
         let name = |item: &LogItem| format!("{item:?}");
-        let heard = self.items.iter().map(|(_, item)| name(item)).collect::<BTreeSet<_>>();
+        let heard = self.items.iter().map(|(_, of, item)| (*of, name(item)));
+        let heard = heard.map(|(of, name)| (of.get(), name)).collect::<BTreeSet<_>>();
         let again = self.again.iter().flat_map(|(_, items)| items.iter().map(name));
         (heard, again.collect::<BTreeSet<_>>()).hash(to);
     }

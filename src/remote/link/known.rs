@@ -9,7 +9,7 @@ use std::collections::{HashMap, VecDeque};
 
 use crate::clock::Tick;
 use crate::key::{Key, Tag};
-use crate::lease::grant::Stamp;
+use crate::lease::grant::{Stamp, Version};
 use crate::remote::log::{LogHeader, LogItem, LogPositions};
 
 /// How many of the last items are remembered one by one.
@@ -31,7 +31,7 @@ pub(super) struct Known {
     tags: Positions<Tag, Announced>,
     /// The keys that this process itself has invalidated. Those of other processes may have been
     /// put: a value that was put carries a stamp of before its announcement.
-    keys: Positions<Key, u64>,
+    keys: Positions<Key, EndedKey>,
     everything: u64,
     everything_stale: Option<Announced>,
     /// The last items with their positions, in the order in which this process heard of them, but
@@ -54,8 +54,33 @@ struct Announced {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OwnItems<'a> {
     pub(crate) items: &'a [LogItem],
-    /// Whether its keys were put: what stands under them is not older than this.
-    pub(crate) is_put: bool,
+    /// The keys that were removed before, each with a version that no computation after that is
+    /// below. None of what was put.
+    pub(crate) ended: &'a [(Key, Version)],
+}
+
+/// An entry of the remote, as far as it is judged.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct JudgedEntry<'a> {
+    pub(crate) key: &'a Key,
+    pub(crate) tags: &'a [Tag],
+    pub(crate) stamp: Option<Stamp>,
+    pub(crate) version: Option<Version>,
+}
+
+/// How this process has invalidated a key: entries that were stamped before and have a lower version
+/// are older than that.
+#[derive(Clone, Copy, Debug)]
+struct EndedKey {
+    position: u64,
+    version: Version,
+}
+
+impl EndedKey {
+    /// An entry without a version may be anything.
+    fn ends(self, stamp: Stamp, version: Option<Version>) -> bool {
+        stamp.position < self.position && version.is_none_or(|version| version < self.version)
+    }
 }
 
 /// What is known of an entry of the remote.
@@ -90,9 +115,9 @@ impl Known {
     }
 
     /// Judges an entry by what this process knows.
-    pub(super) fn judge(&self, key: &Key, tags: &[Tag], stamp: Stamp) -> Liveness {
-        let is_later = |position: &u64| stamp.position < *position;
-        if is_later(&self.everything) || self.keys.get(key).is_some_and(is_later) {
+    pub(super) fn judge(&self, entry: JudgedEntry<'_>, stamp: Stamp) -> Liveness {
+        let tags = entry.tags;
+        if stamp.position < self.everything || self.has_ended(entry, stamp) {
             return Liveness::Dead;
         }
         let positions = tags.iter().filter_map(|tag| self.tags.get(tag));
@@ -115,23 +140,26 @@ impl Known {
 
     /// Returns whether an entry that has ended, or has become stale, was alive when this process had
     /// heard of the log up to `arrived`.
-    pub(super) fn was_alive(&self, key: &Key, tags: &[Tag], stamp: Stamp, arrived: Stamp) -> bool {
-        if [stamp.epoch, arrived.epoch] != [self.applied.epoch; 2] {
-            return false;
-        }
-        if self.keys.get(key).is_some_and(|position| stamp.position < *position) {
-            // Only the last invalidation of a key is remembered.
+    pub(super) fn was_alive(&self, entry: JudgedEntry<'_>, stamp: Stamp, arrived: Stamp) -> bool {
+        // Only the last invalidation of a key is remembered.
+        if [stamp.epoch, arrived.epoch] != [self.applied.epoch; 2] || self.has_ended(entry, stamp) {
             return false;
         }
         let is_between = |position| stamp.position < position && position <= arrived.position;
         let mut recent = self.recent.iter();
         stamp.position >= arrived.position
             || stamp.position >= self.recent_since
-                && !recent.any(|(position, item)| is_between(*position) && item.concerns(tags))
+                && !recent
+                    .any(|(position, item)| is_between(*position) && item.concerns(entry.tags))
+    }
+
+    /// Returns whether this process has invalidated the key of an entry since it was computed.
+    fn has_ended(&self, entry: JudgedEntry<'_>, stamp: Stamp) -> bool {
+        self.keys.get(entry.key).is_some_and(|ended| ended.ends(stamp, entry.version))
     }
 
     /// Takes what the header says of all entries. Returns what of it is new.
-    pub(super) fn take_header(&mut self, header: &LogHeader, now: Tick) -> Vec<LogItem> {
+    pub(super) fn take_header(&mut self, header: &LogHeader, now: Tick) -> Vec<(u64, LogItem)> {
         let both = [
             (header.everything, LogItem::Everything),
             (header.everything_stale, LogItem::EverythingStale),
@@ -140,22 +168,21 @@ impl Known {
         let is_new = |(position, item): &(u64, LogItem)| {
             *position > applied && self.note(*position, item, now, usize::MAX)
         };
-        both.into_iter().filter(is_new).map(|(_, item)| item).collect()
+        both.into_iter().filter(is_new).collect()
     }
 
     /// Notes what this process has announced from the position `first` on. It is known from now on,
     /// whatever else was missed.
     pub(super) fn note_own(&mut self, first: u64, own: OwnItems<'_>, now: Tick, max_tags: usize) {
+        let mut position = first;
         for (n, item) in own.items.iter().enumerate() {
-            let position = first.saturating_add(n as u64);
+            position = first.saturating_add(n as u64);
             self.note(position, item, now, max_tags);
-            if let LogItem::Key(key) = item
-                && !own.is_put
-            {
-                self.keys.insert(key.clone(), position);
-            }
         }
-        shrink(&mut self.keys, MAX_KEYS, |position| *position);
+        for (key, version) in own.ended {
+            self.keys.insert(key.clone(), EndedKey { position, version: *version });
+        }
+        shrink(&mut self.keys, MAX_KEYS, |ended| ended.position);
     }
 
     /// Notes an item. Returns whether it was new.
@@ -221,7 +248,8 @@ impl Known {
         use std::collections::BTreeMap;
         use std::hash::Hash;
         let tags = self.tags.iter().map(|(tag, known)| (tag.as_bytes(), known.position));
-        let keys = self.keys.iter().map(|(key, position)| (key.as_bytes(), *position));
+        let keys =
+            self.keys.iter().map(|(key, ended)| (key.as_bytes(), (ended.position, ended.version)));
         (tags.collect::<BTreeMap<_, _>>(), keys.collect::<BTreeMap<_, _>>()).hash(to);
         (self.applied, self.server, self.since, self.everything).hash(to);
     }

@@ -39,7 +39,7 @@ use crate::lease::grant::{Epoch, Stamp};
 use crate::lease::validity::ValidUntil;
 use crate::remote::link::heard::Heard;
 use crate::remote::link::journal::Journal;
-use crate::remote::link::known::{Known, Liveness, OwnItems};
+use crate::remote::link::known::{JudgedEntry, Known, Liveness, OwnItems};
 use crate::remote::log::{LogHeader, LogItem, LogReply, LogUpdate};
 
 /// How long local copies are valid, from when a read of the log was sent.
@@ -145,8 +145,9 @@ impl Asked {
 pub(crate) struct Effects {
     /// Every local copy is dropped: items may have been missed for good.
     pub(crate) drops_copies: bool,
-    /// Ends locally, in this order.
-    pub(crate) items: Vec<LogItem>,
+    /// Ends locally, in this order. With the positions, as far as they are of this life of the log: an
+    /// own item is read as one of another process where its reply comes later.
+    pub(crate) items: Vec<(u64, LogItem)>,
     /// The log is to be read, or to be told something, now.
     pub(crate) tends: bool,
     /// All of the log is applied, and it is the log that is asked from now on.
@@ -158,7 +159,7 @@ pub(crate) struct Effects {
 }
 
 impl Effects {
-    fn of_items(items: Vec<LogItem>) -> Self {
+    fn of_items(items: Vec<(u64, LogItem)>) -> Self {
         Self { items, ..Self::default() }
     }
 
@@ -237,9 +238,10 @@ impl Link {
         self.verified_over == Some(self.connection)
     }
 
-    /// Returns whether `over`, the connection when a call was sent, is the one in use.
+    /// Returns whether `over`, the connection when a call was sent, is the one in use. A remote that
+    /// opens its first connection with the first call may count it from then on.
     fn is_in_use(&self, over: u64) -> bool {
-        over.max(1) == self.connection
+        over == self.connection || (over, self.connection) == (0, 1)
     }
 
     /// Returns whether the log may be on another server than when it was last checked.
@@ -287,11 +289,16 @@ impl Link {
         let is_verified = self.is_verified() || !self.holds(Rule::NewConnectionIsVerified);
         effects.is_complete =
             !effects.is_behind && !effects.is_rolled_back && is_in_use && is_verified;
+        let epoch = reply.header.epoch;
+        if self.epoch() == Some(epoch) {
+            self.heard.note_all(&effects.items, epoch, true, now);
+        }
         if effects.is_complete {
             self.questions.answered = self.questions.answered.max(asked.question);
             self.valid = Validity::Until(asked.sent.plus(VALID_FOR));
+            let holds = self.holds(Rule::HeardIsToldAgain);
+            effects.tends |= holds && self.heard.is_followed(epoch, now);
         }
-        self.heard.note_all(&effects.items, now);
         effects
     }
 
@@ -306,7 +313,8 @@ impl Link {
     pub(super) fn is_told(&mut self, update: &LogUpdate, now: Tick) -> Effects {
         let mut effects = self.take_update(update, now);
         effects.tends = effects.is_behind;
-        self.heard.note_all(&effects.items, now);
+        let is_current = self.epoch() == Some(update.epoch);
+        self.heard.note_all(&effects.items, update.epoch, is_current, now);
         effects
     }
 
@@ -371,10 +379,12 @@ impl Link {
 
     /// Moves what was heard, and was not heard again since the log began anew, to the journal.
     pub(super) fn tells_again(&mut self, now: Tick) -> Effects {
-        let items = self.heard.take_due(now);
-        for item in &items {
+        let items: Vec<_> = self.heard.take_due(now).into_iter().map(|item| (0, item)).collect();
+        for (_, item) in &items {
             match item.clone().into_tag() {
                 Ok(tag) => self.journal.note_tags(&[tag]),
+                // Of a long URI only the tag was announced, and not which keys it has.
+                Err(key) if is_uri_tag(&key) => self.journal.note_tags(&[Tag::from("*")]),
                 Err(key) => self.journal.note_keys(&[key]),
             }
         }
@@ -397,18 +407,12 @@ impl Link {
 
     /// Judges an entry that was read over the connection in use, or an earlier one. Where this
     /// process is behind, the log is to be read, and the entry to be judged again.
-    pub(super) fn judge(
-        &self,
-        key: &Key,
-        tags: &[Tag],
-        stamp: Option<Stamp>,
-        now: Tick,
-    ) -> Liveness {
-        if self.journal.has_any_of(tags) || self.journal.concerns(key) {
+    pub(super) fn judge(&self, entry: JudgedEntry<'_>, now: Tick) -> Liveness {
+        if self.is_to_be_told_of(entry) {
             // The entry may have been computed before or after the invalidation.
             return Liveness::Dead;
         }
-        let liveness = self.judge_by_log(key, tags, stamp);
+        let liveness = self.judge_by_log(entry);
         if liveness == Liveness::Dead || liveness != Liveness::Behind && self.is_prepared(now) {
             return liveness;
         }
@@ -419,7 +423,12 @@ impl Link {
             // It is perhaps of a server that lacks what has ended it.
             return Liveness::Unknown;
         }
-        self.judge_behind(key, tags, stamp)
+        self.judge_behind(entry)
+    }
+
+    /// Returns whether the remote does not know yet of something that has ended an entry, perhaps.
+    fn is_to_be_told_of(&self, entry: JudgedEntry<'_>) -> bool {
+        self.journal.has_any_of(entry.tags) || self.journal.concerns(entry.key)
     }
 
     /// Returns up to where this process has heard of the log, for a caller that comes now; `None` where
@@ -432,29 +441,22 @@ impl Link {
     /// Returns whether an entry that has ended, or has become stale, was as it is computed for a
     /// caller that came when this process had heard of the log up to `arrived`. Then the caller may
     /// have it: what ended it came after the caller.
-    pub(super) fn was_alive(
-        &self,
-        (key, tags): (&Key, &[Tag]),
-        stamp: Option<Stamp>,
-        arrived: Stamp,
-        now: Tick,
-    ) -> bool {
-        let (Some(known), Some(stamp)) = (&self.known, stamp) else { return false };
+    pub(super) fn was_alive(&self, entry: JudgedEntry<'_>, arrived: Stamp, now: Tick) -> bool {
+        let (Some(known), Some(stamp)) = (&self.known, entry.stamp) else { return false };
         self.is_prepared(now)
             && self.questions.answered >= self.questions.count
-            && !self.journal.concerns(key)
-            && !self.journal.has_any_of(tags)
-            && known.was_alive(key, tags, stamp, arrived)
+            && !self.is_to_be_told_of(entry)
+            && known.was_alive(entry, stamp, arrived)
     }
 
-    fn judge_by_log(&self, key: &Key, tags: &[Tag], stamp: Option<Stamp>) -> Liveness {
+    fn judge_by_log(&self, entry: JudgedEntry<'_>) -> Liveness {
         let Some(known) = &self.known else { return Liveness::Behind };
         // Stored by a process that had not read the log.
-        let Some(stamp) = stamp else { return Liveness::Dead };
+        let Some(stamp) = entry.stamp else { return Liveness::Dead };
         if stamp.epoch != known.applied.epoch || stamp.position > known.applied.position {
             return Liveness::Behind;
         }
-        match known.judge(key, tags, stamp) {
+        match known.judge(entry, stamp) {
             Liveness::Dead => Liveness::Dead,
             _ if self.questions.answered < self.questions.count => Liveness::Behind,
             liveness => liveness,
@@ -463,13 +465,13 @@ impl Link {
 
     /// Judges an entry that the log should be read for, while the log is away. A computation that
     /// was stamped later than what this process knows is one that nothing known has ended.
-    fn judge_behind(&self, key: &Key, tags: &[Tag], stamp: Option<Stamp>) -> Liveness {
+    fn judge_behind(&self, entry: JudgedEntry<'_>) -> Liveness {
         let is_epoch_in_question = self.questions.answered < self.questions.of_epoch;
-        match (&self.known, stamp) {
+        match (&self.known, entry.stamp) {
             (Some(known), Some(stamp))
                 if stamp.epoch == known.applied.epoch && !is_epoch_in_question =>
             {
-                known.judge(key, tags, stamp)
+                known.judge(entry, stamp)
             }
             _ => Liveness::Unknown,
         }
@@ -477,17 +479,15 @@ impl Link {
 
     /// Another epoch: the server has lost its log, and with it all values that were stamped by it. Or
     /// another server answers, which may lack what this process was told was done.
-    fn begins_epoch(&mut self, header: &LogHeader, now: Tick) -> Effects {
+    fn begins_epoch(&mut self, header: &LogHeader) -> Effects {
         let left = self.known.replace(Known::new(header)).map(|known| known.server);
         let mut effects = self.has_gap();
         if left.is_none_or(|left| left == header.server && left != 0) {
+            self.heard.forget();
             return effects;
         }
         if self.holds(Rule::OwnIsToldAgain) {
             self.journal.note_all(&self.own);
-        }
-        if self.holds(Rule::HeardIsToldAgain) {
-            self.heard.is_to_be_told_again(now);
         }
         effects.tends = true;
         effects
@@ -505,14 +505,14 @@ impl Link {
         let max_tags = self.max_tags;
         let own = match self.holds(Rule::OwnKeysAreRemembered) {
             true => own,
-            false => OwnItems { is_put: true, ..own },
+            false => OwnItems { ended: &[], ..own },
         };
         if self.epoch() != Some(header.epoch) {
             // A process never returns to an epoch that it has left: the reply may be late.
             if self.known.is_some() && self.epoch() != asked.map(|asked| asked.epoch) {
                 return Effects::default().behind();
             }
-            let effects = self.begins_epoch(header, now);
+            let effects = self.begins_epoch(header);
             if let Some(known) = &mut self.known {
                 known.note_own(first, own, now, max_tags);
             }
@@ -526,7 +526,9 @@ impl Link {
         if is_gapless {
             known.note_own(first, own, now, max_tags);
         }
-        let end_again = if is_gapless { Vec::new() } else { own.items.to_vec() };
+        let at = |(n, item): (usize, &LogItem)| (first.saturating_add(n as u64), item.clone());
+        let end_again =
+            if is_gapless { Vec::new() } else { own.items.iter().enumerate().map(at).collect() };
         let asked = asked.filter(|asked| asked.epoch == header.epoch);
         let is_rolled_back = is_rolled_back(header, asked);
         let Some(asked) = asked.filter(|_| !is_rolled_back) else {
@@ -543,7 +545,7 @@ impl Link {
         let mut items = known.take_header(header, now);
         for (position, item) in &reply.missed {
             if known.note(*position, item, now, max_tags) {
-                items.push(item.clone());
+                items.push((*position, item.clone()));
             }
         }
         let is_complete = reply.complete_to >= reply.previous;
@@ -560,13 +562,15 @@ impl Link {
 
     fn take_update(&mut self, update: &LogUpdate, now: Tick) -> Effects {
         // What it says has ended in any case.
-        let ends = || Effects::of_items(update.items.clone()).behind();
-        let Some(known) = &mut self.known else { return ends() };
+        let of_other_life = update.items.iter().cloned().map(|item| (0, item)).collect();
+        let Some(known) = &mut self.known else {
+            return Effects::of_items(of_other_life).behind();
+        };
         let last = update.previous.saturating_add(update.items.len() as u64);
         if known.applied.epoch != update.epoch {
             self.questions.count += 1;
             self.questions.of_epoch = self.questions.count;
-            return ends();
+            return Effects::of_items(of_other_life).behind();
         }
         if last <= known.applied.position {
             return Effects::default();
@@ -575,7 +579,7 @@ impl Link {
         for (n, item) in update.items.iter().enumerate() {
             let position = update.previous.saturating_add(n as u64).saturating_add(1);
             if known.note(position, item, now, self.max_tags) {
-                effects.items.push(item.clone());
+                effects.items.push((position, item.clone()));
             }
         }
         // What was announced between the two comes with the next read.
@@ -592,6 +596,11 @@ impl Link {
 /// Returns whether a log says less than a process had applied when it asked.
 pub(super) fn is_rolled_back(header: &LogHeader, asked: Option<Stamp>) -> bool {
     asked.is_some_and(|asked| asked.epoch == header.epoch && header.last < asked.position)
+}
+
+/// Returns whether a key of the log stands for a URI that is too long for it.
+fn is_uri_tag(key: &Key) -> bool {
+    crate::key::is_of_process(&Tag::from_encoded(key.as_bytes()))
 }
 
 /// Returns what is said of keys in the log: one key stands for all that a write to a URI ends.

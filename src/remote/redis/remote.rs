@@ -248,9 +248,11 @@ impl Remote for RedisRemote {
             let args = [&b""[..], &message];
             let reply = self.run(&scripts::INVALIDATE, key, &args).await?;
             match reply.array()? {
-                [value, lease] => {
-                    Ok(InvalidatedRecords { value: value.int()? == 1, lease: lease.int()? == 1 })
-                }
+                [value, lease, digits] => Ok(InvalidatedRecords {
+                    value: value.int()? == 1,
+                    lease: lease.int()? == 1,
+                    version: Some(version(digits)?),
+                }),
                 _ => Err(CallFailure::nonsense().into()),
             }
         })
@@ -347,9 +349,10 @@ fn acquired(token: &Token, reply: &ServerReply) -> Result<AcquireOutcome, CallFa
         (b"A", [digits, _]) => {
             Ok(AcquireOutcome::Granted(Grant::new(*token, version(digits)?, now)))
         }
-        (b"L", [rest, waiting, ..]) => {
+        (b"L", [rest, waiting, holder @ ..]) => {
             let waiting = u32::try_from(waiting.number()?).unwrap_or(u32::MAX);
-            Ok(AcquireOutcome::Locked { now, left: left(rest)?, waiting })
+            let holder = holder.first().and_then(|digits| version(digits).ok());
+            Ok(AcquireOutcome::Locked { now, left: left(rest)?, waiting, holder })
         }
         (b"B", [rest]) => Ok(AcquireOutcome::Held { now, left: left(rest)? }),
         _ => Err(CallFailure::nonsense()),

@@ -4,6 +4,7 @@ mod steps;
 mod world;
 
 use super::*;
+use crate::lease::grant::Version;
 use crate::remote::link::known::judge_by;
 use crate::remote::log::LogPositions;
 
@@ -22,7 +23,26 @@ fn k() -> Key {
 }
 
 fn own(items: &[LogItem]) -> OwnItems<'_> {
-    OwnItems { items, is_put: false }
+    OwnItems { items, ended: &[] }
+}
+
+fn version(number: u64) -> Version {
+    Version::new(number).unwrap()
+}
+
+/// An entry whose computation was granted version 5.
+fn entry<'a>(key: &'a Key, tags: &'a [Tag], stamp: Option<Stamp>) -> JudgedEntry<'a> {
+    JudgedEntry { key, tags, stamp, version: Some(version(5)) }
+}
+
+fn judge(link: &Link, key: &Key, tags: &[Tag], stamp: Option<Stamp>) -> Liveness {
+    link.judge_by_log(entry(key, tags, stamp))
+}
+
+impl Effects {
+    fn items(&self) -> Vec<LogItem> {
+        self.items.iter().map(|(_, item)| item.clone()).collect()
+    }
 }
 
 fn header(last: u64) -> LogHeader {
@@ -57,42 +77,38 @@ fn following() -> Link {
 #[test]
 fn before_the_log_was_read_it_is_to_be_read() {
     let mut link = Link::new(100, 100);
-    assert_eq!(link.judge_by_log(&k(), &[], stamp(1)), Liveness::Behind);
+    assert_eq!(judge(&link, &k(), &[], stamp(1)), Liveness::Behind);
     assert_eq!(link.stamp(), None);
     let effect = link.take_update(&update(0, &[tag("a")]), T0);
     assert!(effect.is_behind);
-    assert_eq!(effect.items, [tag("a")], "what it says has ended in any case");
+    assert_eq!(effect.items(), [tag("a")], "what it says has ended in any case");
 }
 
 #[test]
 fn an_entry_is_dead_once_a_tag_of_it_has_a_higher_position() {
     let mut link = following();
     let effect = link.take_update(&update(10, &[tag("a"), tag("b")]), T0);
-    assert_eq!(effect, Effects { items: vec![tag("a"), tag("b")], ..Effects::default() });
+    assert_eq!(effect.items(), vec![tag("a"), tag("b")]);
     assert_eq!(link.stamp(), stamp(12));
-    assert_eq!(link.judge_by_log(&k(), &tags(&["b"]), stamp(11)), Liveness::Dead);
-    assert_eq!(
-        link.judge_by_log(&k(), &tags(&["a"]), stamp(11)),
-        Liveness::Alive,
-        "began after it"
-    );
-    assert_eq!(link.judge_by_log(&k(), &tags(&["c"]), stamp(10)), Liveness::Alive);
-    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Alive);
+    assert_eq!(judge(&link, &k(), &tags(&["b"]), stamp(11)), Liveness::Dead);
+    assert_eq!(judge(&link, &k(), &tags(&["a"]), stamp(11)), Liveness::Alive, "began after it");
+    assert_eq!(judge(&link, &k(), &tags(&["c"]), stamp(10)), Liveness::Alive);
+    assert_eq!(judge(&link, &k(), &[], stamp(10)), Liveness::Alive);
 }
 
 #[test]
 fn an_entry_without_a_stamp_or_of_another_epoch_is_not_alive() {
     let link = following();
-    assert_eq!(link.judge_by_log(&k(), &[], None), Liveness::Dead);
-    assert_eq!(link.judge_by_log(&k(), &[], Some(Stamp::new(epoch(2), 1))), Liveness::Behind);
-    assert_eq!(link.judge_by_log(&k(), &[], stamp(11)), Liveness::Behind, "its process knows more");
+    assert_eq!(judge(&link, &k(), &[], None), Liveness::Dead);
+    assert_eq!(judge(&link, &k(), &[], Some(Stamp::new(epoch(2), 1))), Liveness::Behind);
+    assert_eq!(judge(&link, &k(), &[], stamp(11)), Liveness::Behind, "its process knows more");
 }
 
 #[test]
 fn tags_of_an_entry_older_than_what_is_followed_are_asked_for() {
     let link = following();
-    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(9)), Liveness::Unknown);
-    assert_eq!(link.judge_by_log(&k(), &[], stamp(9)), Liveness::Alive);
+    assert_eq!(judge(&link, &k(), &tags(&["a"]), stamp(9)), Liveness::Unknown);
+    assert_eq!(judge(&link, &k(), &[], stamp(9)), Liveness::Alive);
     let said = |positions: &[u64]| LogPositions { header: header(10), positions: positions.into() };
     let asked = Stamp::new(epoch(1), 9);
     assert_eq!(judge_by(&said(&[9, 9]), asked), Liveness::Alive);
@@ -111,13 +127,13 @@ fn everything_ends_what_has_no_tag_and_a_mark_makes_it_stale() {
     let later = T0.plus(std::time::Duration::from_secs(1));
     link.take_update(&update(10, &[LogItem::Everything]), T0);
     link.take_update(&update(11, &[LogItem::EverythingStale]), later);
-    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Dead);
-    assert_eq!(link.judge_by_log(&k(), &[], stamp(11)), Liveness::Stale(Some(later)));
-    assert_eq!(link.judge_by_log(&k(), &[], stamp(12)), Liveness::Alive);
+    assert_eq!(judge(&link, &k(), &[], stamp(10)), Liveness::Dead);
+    assert_eq!(judge(&link, &k(), &[], stamp(11)), Liveness::Stale(Some(later)));
+    assert_eq!(judge(&link, &k(), &[], stamp(12)), Liveness::Alive);
     let mark = LogItem::from(Tag::from("a").stale_mark());
     link.take_update(&update(12, std::slice::from_ref(&mark)), T0);
-    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(12)), Liveness::Stale(Some(T0)));
-    assert_eq!(link.judge_by_log(&k(), &tags(&["b"]), stamp(12)), Liveness::Alive);
+    assert_eq!(judge(&link, &k(), &tags(&["a"]), stamp(12)), Liveness::Stale(Some(T0)));
+    assert_eq!(judge(&link, &k(), &tags(&["b"]), stamp(12)), Liveness::Alive);
 }
 
 #[test]
@@ -126,13 +142,13 @@ fn a_lost_message_is_found_by_the_next_message_and_read() {
     let asked = link.stamp();
     let effect = link.take_update(&update(12, &[tag("c")]), T0);
     assert!(effect.is_behind);
-    assert_eq!(effect.items, [tag("c")], "this one has ended at once");
+    assert_eq!(effect.items(), [tag("c")], "this one has ended at once");
     assert_eq!(link.stamp(), asked, "no computation is stamped with more");
-    assert_eq!(link.judge_by_log(&k(), &tags(&["c"]), stamp(10)), Liveness::Dead);
+    assert_eq!(judge(&link, &k(), &tags(&["c"]), stamp(10)), Liveness::Dead);
     let key = LogItem::Key("k".into());
     let missed = [(11, tag("b")), (12, key.clone()), (13, tag("c"))];
     let effect = link.take_reply(asked, &reply(header(13), &missed), OwnItems::default(), T0);
-    assert_eq!(effect, Effects { items: vec![tag("b"), key], ..Effects::default() });
+    assert_eq!(effect.items(), vec![tag("b"), key]);
     assert_eq!(link.stamp(), stamp(13));
 }
 
@@ -140,7 +156,7 @@ fn a_lost_message_is_found_by_the_next_message_and_read() {
 fn a_message_that_comes_twice_or_late_does_nothing() {
     let mut link = following();
     let message = update(10, &[tag("a"), LogItem::Key("k".into())]);
-    assert_eq!(link.take_update(&message, T0).items.len(), 2);
+    assert_eq!(link.take_update(&message, T0).items().len(), 2);
     assert_eq!(link.take_update(&message, T0), Effects::default());
 }
 
@@ -150,9 +166,9 @@ fn own_items_are_known_at_once_and_end_nothing_twice() {
     let (asked, mut said) = (link.stamp(), reply(header(12), &[(11, tag("b"))]));
     (said.previous, said.complete_to) = (11, 11);
     let effect = link.take_reply(asked, &said, own(&[tag("own")]), T0);
-    assert_eq!(effect.items, [tag("b")]);
+    assert_eq!(effect.items(), [tag("b")]);
     assert_eq!(link.stamp(), stamp(12));
-    assert_eq!(link.judge_by_log(&k(), &tags(&["own"]), stamp(11)), Liveness::Dead);
+    assert_eq!(judge(&link, &k(), &tags(&["own"]), stamp(11)), Liveness::Dead);
 }
 
 #[test]
@@ -161,9 +177,9 @@ fn what_another_process_has_ended_is_not_hidden_by_an_own_item_that_came_later()
     let (asked, mut said) = (link.stamp(), reply(header(12), &[(11, tag("a"))]));
     (said.previous, said.complete_to) = (11, 11);
     let effect = link.take_reply(asked, &said, own(&[tag("a")]), T0);
-    assert_eq!(effect.items, [tag("a")]);
-    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(11)), Liveness::Dead);
-    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(12)), Liveness::Alive);
+    assert_eq!(effect.items(), [tag("a")]);
+    assert_eq!(judge(&link, &k(), &tags(&["a"]), stamp(11)), Liveness::Dead);
+    assert_eq!(judge(&link, &k(), &tags(&["a"]), stamp(12)), Liveness::Alive);
 }
 
 #[test]
@@ -175,8 +191,8 @@ fn an_own_end_of_everything_ends_once_more_where_another_may_be_hidden_by_it() {
         let mut said = reply(said, &[]);
         (said.previous, said.complete_to) = (last - 1, last - 1);
         let effect = link.take_reply(link.stamp(), &said, own(&[LogItem::Everything]), T0);
-        assert_eq!(effect.items, expected, "{missed}");
-        assert_eq!(link.judge_by_log(&k(), &[], stamp(last - 1)), Liveness::Dead);
+        assert_eq!(effect.items(), expected, "{missed}");
+        assert_eq!(judge(&link, &k(), &[], stamp(last - 1)), Liveness::Dead);
     }
 }
 
@@ -186,8 +202,8 @@ fn own_items_end_once_more_where_it_is_not_known_what_they_hide() {
     let mut said = reply(header(12), &[]);
     said.previous = 11;
     let effect = link.take_reply(None, &said, own(&[tag("a")]), T0);
-    assert_eq!((effect.items, effect.is_behind), (vec![tag("a")], true));
-    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(10)), Liveness::Dead);
+    assert_eq!((effect.items(), effect.is_behind), (vec![tag("a")], true));
+    assert_eq!(judge(&link, &k(), &tags(&["a"]), stamp(10)), Liveness::Dead);
 }
 
 #[test]
@@ -197,9 +213,9 @@ fn own_items_are_known_although_more_is_to_be_read() {
     (said.previous, said.complete_to) = (3000, 11);
     let effect = link.take_reply(asked, &said, own(&[tag("own")]), T0);
     assert!(effect.is_behind);
-    assert_eq!(effect.items, [tag("b"), tag("own")]);
+    assert_eq!(effect.items(), [tag("b"), tag("own")]);
     assert_eq!(link.stamp(), stamp(11));
-    assert_eq!(link.judge_by_log(&k(), &tags(&["own"]), stamp(11)), Liveness::Dead);
+    assert_eq!(judge(&link, &k(), &tags(&["own"]), stamp(11)), Liveness::Dead);
 }
 
 #[test]
@@ -221,7 +237,7 @@ fn a_new_epoch_is_a_gap_and_the_old_one_is_never_returned_to() {
     let late = link.take_reply(asked, &reply(header(11), &[]), OwnItems::default(), T0);
     assert_eq!(late, Effects { is_behind: true, ..Effects::default() });
     assert_eq!(link.stamp(), Some(Stamp::new(epoch(2), 3)));
-    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Behind);
+    assert_eq!(judge(&link, &k(), &[], stamp(10)), Liveness::Behind);
 }
 
 #[test]
@@ -244,7 +260,7 @@ fn an_announcement_from_before_the_first_read_ends_what_it_names() {
     let mut said = reply(header(11), &[]);
     (said.previous, said.complete_to) = (10, 10);
     link.take_reply(None, &said, own(&[tag("own")]), T0);
-    assert_eq!(link.judge_by_log(&k(), &tags(&["own"]), stamp(10)), Liveness::Dead);
+    assert_eq!(judge(&link, &k(), &tags(&["own"]), stamp(10)), Liveness::Dead);
 }
 
 #[test]
@@ -256,10 +272,10 @@ fn tags_beyond_the_bound_are_asked_for() {
         assert!(link.known.as_ref().unwrap().len() <= 10);
     }
     for n in 0..100_u64 {
-        let judged = link.judge_by_log(&k(), &[n.into()], stamp(n));
+        let judged = judge(&link, &k(), &[n.into()], stamp(n));
         assert!(matches!(judged, Liveness::Dead | Liveness::Unknown), "tag {n}: {judged:?}");
     }
-    assert_eq!(link.judge_by_log(&k(), &[7_u64.into()], stamp(100)), Liveness::Alive);
+    assert_eq!(judge(&link, &k(), &[7_u64.into()], stamp(100)), Liveness::Alive);
 }
 
 #[test]
@@ -268,28 +284,24 @@ fn a_message_that_tells_of_unread_items_has_the_log_read_before_anything_is_judg
     let before = link.questions.count;
     // A gap: items 11 and 12 are not known.
     assert!(link.take_update(&update(12, &[tag("b")]), T0).is_behind);
-    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(10)), Liveness::Behind);
+    assert_eq!(judge(&link, &k(), &tags(&["a"]), stamp(10)), Liveness::Behind);
     assert_eq!(
-        link.judge_behind(&k(), &tags(&["a"]), stamp(10)),
+        link.judge_behind(entry(&k(), &tags(&["a"]), stamp(10))),
         Liveness::Alive,
         "the log is away"
     );
     link.questions.answered = before;
-    assert_eq!(
-        link.judge_by_log(&k(), &[], stamp(10)),
-        Liveness::Behind,
-        "that read was sent before"
-    );
+    assert_eq!(judge(&link, &k(), &[], stamp(10)), Liveness::Behind, "that read was sent before");
     link.questions.answered = link.questions.count;
-    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Alive);
+    assert_eq!(judge(&link, &k(), &[], stamp(10)), Liveness::Alive);
 
     // Another life of the log: everything may have ended.
     let other = LogUpdate { epoch: epoch(2), ..update(1, &[tag("b")]) };
     assert!(link.take_update(&other, T0).is_behind);
-    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Behind);
-    assert_eq!(link.judge_behind(&k(), &[], stamp(10)), Liveness::Unknown);
+    assert_eq!(judge(&link, &k(), &[], stamp(10)), Liveness::Behind);
+    assert_eq!(link.judge_behind(entry(&k(), &[], stamp(10))), Liveness::Unknown);
     link.questions.answered = link.questions.count;
-    assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), Liveness::Alive, "the log says otherwise");
+    assert_eq!(judge(&link, &k(), &[], stamp(10)), Liveness::Alive, "the log says otherwise");
 }
 
 #[test]
@@ -301,7 +313,7 @@ fn positions_at_the_end_of_their_range_panic_nowhere() {
     link.take_reply(stamp(10), &said, own(&items), T0);
     link.take_update(&update(u64::MAX - 1, &items), T0);
     link.take_update(&update(u64::MAX, &items), T0);
-    assert_ne!(link.judge_by_log(&k(), &tags(&["a"]), stamp(10)), Liveness::Alive);
+    assert_ne!(judge(&link, &k(), &tags(&["a"]), stamp(10)), Liveness::Alive);
 }
 
 fn was_alive(link: &Link, tags: &[Tag], stamp: Option<Stamp>, arrived: Stamp) -> bool {
@@ -310,7 +322,7 @@ fn was_alive(link: &Link, tags: &[Tag], stamp: Option<Stamp>, arrived: Stamp) ->
         verified_over: Some(link.connection),
         ..link.clone()
     };
-    link.was_alive((&k(), tags), stamp, arrived, T0)
+    link.was_alive(entry(&k(), tags, stamp), arrived, T0)
 }
 
 #[test]
@@ -320,7 +332,7 @@ fn what_has_ended_since_a_caller_came_was_alive_for_that_caller() {
     let arrived = link.known.as_ref().unwrap().heard();
     link.take_update(&update(12, &[tag("a"), tag("c"), LogItem::Everything]), T0);
     let alive = |names: &[&str], at| was_alive(&link, &tags(names), stamp(at), arrived);
-    assert_eq!(link.judge_by_log(&k(), &tags(&["a"]), stamp(12)), Liveness::Dead);
+    assert_eq!(judge(&link, &k(), &tags(&["a"]), stamp(12)), Liveness::Dead);
     assert!(alive(&["a"], 12), "it began after all that was known");
     assert!(alive(&["c"], 10), "no item of its tags lies in between");
     assert!(alive(&["a"], 11));
@@ -382,7 +394,7 @@ fn where_another_server_begins_the_log_anew_it_is_told_what_this_process_has_inv
     let effects = begins_anew_on(&mut link, 2);
     assert!(effects.drops_copies && effects.tends);
     assert!(link.journal.concerns(&k()) && link.journal.has_any_of(&tags(&["a"])));
-    assert_eq!(link.judge(&k(), &[], Some(Stamp::new(epoch(2), 1)), T0), Liveness::Dead);
+    assert_eq!(link.judge(entry(&k(), &[], Some(Stamp::new(epoch(2), 1))), T0), Liveness::Dead);
 }
 
 #[test]
@@ -404,7 +416,7 @@ fn what_others_have_announced_is_told_again_within_a_second_and_ends_here_too() 
     let due = link.next_due().unwrap();
     assert!(due >= T0 && due <= T0.plus(Duration::from_secs(1)));
     let effects = link.tells_again(due);
-    assert_eq!(effects.items.len(), 2);
+    assert_eq!(effects.items().len(), 2);
     assert!(effects.tends);
     assert!(link.journal.concerns(&k()) && link.journal.has_any_of(&tags(&["a"])));
     assert_eq!(link.tells_again(Tick::MAX), Effects::default(), "once");
@@ -421,19 +433,21 @@ fn what_is_heard_again_is_not_told_again_and_nothing_older_than_half_a_minute_is
     link.is_answered(&asked, &reply(header, &[]), OwnItems::default(), later);
     let heard = LogUpdate { epoch: epoch(2), ..update(1, &[tag("a")]) };
     link.is_told(&heard, later);
-    assert_eq!(link.tells_again(Tick::MAX).items, [tag("b")]);
+    assert_eq!(link.tells_again(Tick::MAX).items(), [tag("b")]);
 }
 
 #[test]
-fn a_key_that_this_process_has_invalidated_is_dead_and_one_that_it_has_put_is_not() {
-    for is_put in [false, true] {
+fn a_key_that_this_process_has_invalidated_is_dead_as_it_was_before() {
+    for (ended, expected) in
+        [(None, Liveness::Alive), (Some(6), Liveness::Dead), (Some(5), Liveness::Alive)]
+    {
         let mut link = following();
         let items = [LogItem::Key(k())];
+        let ended: Vec<_> = ended.into_iter().map(|ended| (k(), version(ended))).collect();
         let said = LogReply { previous: 10, complete_to: 10, ..reply(header(11), &[]) };
-        link.take_reply(stamp(10), &said, OwnItems { items: &items, is_put }, T0);
-        let expected = if is_put { Liveness::Alive } else { Liveness::Dead };
-        assert_eq!(link.judge_by_log(&k(), &[], stamp(10)), expected);
-        assert_eq!(link.judge_by_log(&k(), &[], stamp(11)), Liveness::Alive, "computed since");
+        link.take_reply(stamp(10), &said, OwnItems { items: &items, ended: &ended }, T0);
+        assert_eq!(judge(&link, &k(), &[], stamp(10)), expected, "{ended:?}");
+        assert_eq!(judge(&link, &k(), &[], stamp(11)), Liveness::Alive, "computed since");
     }
 }
 
@@ -452,7 +466,7 @@ fn copies_are_valid_for_two_seconds_after_the_last_answered_read_and_without_lim
     assert_eq!(link.valid_until(), until, "what is here is served");
     link.is_away();
     assert_eq!(link.valid_until(), ValidUntil::FOR_EVER);
-    assert_eq!(link.judge(&k(), &[], stamp(10), T0), Liveness::Unknown);
+    assert_eq!(link.judge(entry(&k(), &[], stamp(10)), T0), Liveness::Unknown);
     let _ = link.skips_to(&header(20), &asked);
     assert!(link.is_back().drops_copies, "what was missed while it was away");
     link.is_subscribed();
@@ -481,7 +495,7 @@ fn what_is_announced_in_a_life_of_the_log_that_was_left_is_told_again_as_well() 
     let said = LogHeader { epoch: epoch(2), server: 2, ..header(1) };
     assert!(link.is_answered(&asked, &reply(said, &[]), OwnItems::default(), T0).is_complete);
     let due = link.next_due().expect("the new primary was never told");
-    assert_eq!(link.tells_again(due).items.len(), 2);
+    assert_eq!(link.tells_again(due).items().len(), 2);
 }
 
 #[test]
@@ -490,7 +504,7 @@ fn what_the_old_primary_says_once_more_was_not_told_to_the_new_one() {
     link.is_told(&update(10, &[tag("a")]), T0);
     begins_anew_on(&mut link, 2);
     link.is_told(&update(11, &[tag("a")]), T0);
-    assert_eq!(link.tells_again(Tick::MAX).items, [tag("a")]);
+    assert_eq!(link.tells_again(Tick::MAX).items(), [tag("a")]);
 }
 
 #[cfg(feature = "http")]
@@ -502,9 +516,10 @@ fn a_uri_that_this_process_has_invalidated_is_dead_under_each_of_its_keys() {
     let mut link = following();
     let items = items_of_keys(&uncollected(&stored));
     let said = LogReply { previous: 10, complete_to: 10, ..reply(header(11), &[]) };
-    link.take_reply(stamp(10), &said, own(&items), T0);
+    let ended: Vec<_> = uncollected(&stored).into_iter().map(|key| (key, version(6))).collect();
+    link.take_reply(stamp(10), &said, OwnItems { items: &items, ended: &ended }, T0);
     for key in uncollected(&stored) {
-        assert_eq!(link.judge_by_log(&key, &[], stamp(10)), Liveness::Dead, "{key:?}");
+        assert_eq!(judge(&link, &key, &[], stamp(10)), Liveness::Dead, "{key:?}");
     }
 }
 
@@ -520,9 +535,9 @@ fn a_long_uri_that_was_heard_of_is_removed_where_it_is_told_again() {
     link.is_told(&update(10, &items_of_keys(&uncollected(&stored))), T0);
     begins_anew_on(&mut link, 2);
     link.tells_again(Tick::MAX);
-    let Some(JournalWork::Keys(keys)) = link.journal.next(true, |_| true) else { panic!() };
-    let removed: Vec<_> = keys.iter().flat_map(uncollected).collect();
-    assert!(removed.contains(&stored), "it stays in the remote");
+    // Which keys it has is not known.
+    assert!(link.journal.concerns(&stored));
+    assert_eq!(link.journal.next(true, |_| true), Some(JournalWork::Tags(tags(&["*"]))));
 }
 
 #[test]

@@ -81,6 +81,8 @@ impl WorldScope {
 pub(super) struct WorldEntry {
     pub(super) value: u8,
     pub(super) stamp: Option<Stamp>,
+    /// How many removals there were before the right to compute it was granted.
+    pub(super) version: u64,
 }
 
 /// The log of one server. Its items are the one tag or key, and nothing else.
@@ -126,15 +128,15 @@ pub(super) enum WorldReader {
     Got { entry: WorldEntry, is_void: bool },
     Missed,
     Asking { stamp: Option<Stamp>, is_void: bool },
-    Granted { stamp: Option<Stamp>, is_void: bool },
-    Computed { value: u8, stamp: Option<Stamp>, is_void: bool },
+    Granted { stamp: Option<Stamp>, version: u64, is_void: bool },
+    Computed { value: u8, stamp: Option<Stamp>, version: u64, is_void: bool },
 }
 
 #[derive(Clone, Copy, Hash, Debug)]
 pub(super) enum WorldWriter {
     Idle,
     Begun { value: u8, asked: Asked },
-    Removed { value: u8, asked: Asked },
+    Removed { value: u8, asked: Asked, version: u64 },
 }
 
 /// A reply to a read of the log that is on its way.
@@ -191,6 +193,8 @@ pub(super) struct World {
     pub(super) processes: Vec<WorldProcess>,
     pub(super) database: u8,
     pub(super) epochs: u64,
+    /// How often a key was removed: in place of the time.
+    pub(super) removals: u64,
     pub(super) ids: u64,
     pub(super) is_linked: bool,
     pub(super) has_lagged: bool,
@@ -209,7 +213,7 @@ pub(super) struct World {
 
 impl Hash for World {
     fn hash<H: Hasher>(&self, to: &mut H) {
-        (self.servers, self.database, self.epochs, self.ids).hash(to);
+        (self.servers, self.database, self.epochs, self.ids, self.removals).hash(to);
         (self.is_linked, self.has_lagged, self.is_promoted, self.is_demoted).hash(to);
         (self.has_restarted, self.reads, self.writes, self.command_cuts).hash(to);
         (self.subscription_cuts, self.opens, self.kills, self.done).hash(to);

@@ -174,9 +174,10 @@ impl WorldModel {
             WorldReader::Missed => {
                 if let Some(server) = primary {
                     then("acquires at", Some(id), Some(server), &|it| {
-                        let stamp = it.processes[id].link.stamp();
+                        let (stamp, version) = (it.processes[id].link.stamp(), it.removals);
                         it.servers[server].data.right = id + 1;
-                        it.processes[id].reader = WorldReader::Granted { stamp, is_void: false };
+                        it.processes[id].reader =
+                            WorldReader::Granted { stamp, version, is_void: false };
                     });
                 }
             }
@@ -184,14 +185,16 @@ impl WorldModel {
                 if let Some(server) = primary {
                     then("acquire is answered by", Some(id), Some(server), &|it| {
                         it.servers[server].data.right = id + 1;
-                        it.processes[id].reader = WorldReader::Granted { stamp, is_void };
+                        let version = it.removals;
+                        it.processes[id].reader = WorldReader::Granted { stamp, version, is_void };
                     });
                 }
             }
-            WorldReader::Granted { stamp, is_void } => {
+            WorldReader::Granted { stamp, version, is_void } => {
                 then("computes", Some(id), None, &|it| {
                     let value = it.database;
-                    it.processes[id].reader = WorldReader::Computed { value, stamp, is_void };
+                    it.processes[id].reader =
+                        WorldReader::Computed { value, stamp, version, is_void };
                 });
             }
             WorldReader::Computed { .. } => {
@@ -218,12 +221,11 @@ impl WorldModel {
                     });
                 }
                 then("removes the key at", Some(id), Some(server), &|it| {
-                    let data = &mut it.servers[server].data;
-                    (data.slot, data.right) = (None, 0);
-                    it.processes[id].writer = WorldWriter::Removed { value, asked };
+                    let version = self.remove(it, server);
+                    it.processes[id].writer = WorldWriter::Removed { value, asked, version };
                 });
             }
-            WorldWriter::Begun { value, asked } | WorldWriter::Removed { value, asked } => {
+            WorldWriter::Begun { value, asked } | WorldWriter::Removed { value, asked, .. } => {
                 then("announces; the call returns, at", Some(id), Some(server), &|it| {
                     self.announce_write(it, id, value, asked);
                 });

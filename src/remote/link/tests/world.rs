@@ -4,14 +4,14 @@
 #![allow(clippy::unused_self, reason = "all that happens is written alike")]
 
 use super::super::journal::JournalWork;
-use super::super::known::{OwnItems, judge_by};
+use super::super::known::{JudgedEntry, OwnItems, judge_by};
 use super::super::{Asked, Link, is_rolled_back, items_of_keys};
 use std::sync::{Arc, LazyLock};
 
 use super::state::*;
 use crate::clock::Tick;
 use crate::key::{Key, Tag};
-use crate::lease::grant::{Epoch, Stamp};
+use crate::lease::grant::{Epoch, Stamp, Version};
 use crate::remote::link::known::Liveness;
 use crate::remote::log::{LogHeader, LogItem, LogPositions, LogReply, LogUpdate};
 
@@ -79,7 +79,7 @@ impl WorldModel {
         let log = WorldLog { epoch: 1, server: 1, ..WorldLog::default() };
         let mut data = WorldData { log, ..WorldData::default() };
         if self.scope.is_stored {
-            data.slot = Some(WorldEntry { value: 1, stamp: stamp(&log) });
+            data.slot = Some(WorldEntry { value: 1, stamp: stamp(&log), version: 0 });
         }
         let server = |is_primary, id| WorldServer { data, is_primary, id, snapshot: None };
         let mut world = World {
@@ -87,6 +87,7 @@ impl WorldModel {
             processes: (0..self.scope.processes).map(|_| self.process(Life::NotYet)).collect(),
             database: 1,
             epochs: 1,
+            removals: 0,
             ids: 2,
             is_linked: true,
             has_lagged: false,
@@ -237,10 +238,9 @@ impl WorldModel {
         id: usize,
         asked: &Asked,
         reply: &LogReply,
-        own: &[LogItem],
+        own: OwnItems<'_>,
     ) -> bool {
         let process = &mut world.processes[id];
-        let own = OwnItems { items: own, is_put: false };
         let effects = process.link.is_answered(asked, reply, own, NOW);
         if effects.drops_copies || !effects.items.is_empty() {
             process.ends();
@@ -273,7 +273,7 @@ impl WorldModel {
 
     pub(super) fn take_beat(&self, world: &mut World, id: usize, beat: WorldBeat) -> bool {
         let reply = self.reply(&beat.log, beat.asked.stamp);
-        let is_complete = self.is_answered(world, id, &beat.asked, &reply, &[]);
+        let is_complete = self.is_answered(world, id, &beat.asked, &reply, OwnItems::default());
         let process = &mut world.processes[id];
         if beat.told > 0 && process.link.epoch().map(Epoch::get) == Some(beat.log.epoch) {
             process.knows = process.knows.max(beat.told);
@@ -330,15 +330,38 @@ impl WorldModel {
         if is_of_key && !world.processes[id].link.is_over_one_connection(&asked) {
             return self.return_write(world, id, value, true);
         }
-        self.announce_items(world, id, server, value);
+        let removed = match world.processes[id].writer {
+            WorldWriter::Removed { version, .. } => Some(version),
+            _ => None,
+        };
+        self.announce_items(world, id, server, (value, removed));
         self.return_write(world, id, value, false);
     }
 
-    pub(super) fn announce_items(&self, world: &mut World, id: usize, server: usize, value: u8) {
+    pub(super) fn announce_items(
+        &self,
+        world: &mut World,
+        id: usize,
+        server: usize,
+        (value, removed): (u8, Option<u64>),
+    ) {
         let items = self.items();
         let asked = world.processes[id].link.asks(NOW).verifying();
         let (_, reply) = self.announce(world, (id, server), asked.stamp, Some(value));
-        self.is_answered(world, id, &asked, &reply, &items);
+        let ended = removed
+            .into_iter()
+            .flat_map(|removals| keys().iter().map(move |key| (key.clone(), version(removals))));
+        let ended: Vec<_> = ended.collect();
+        let own = OwnItems { items: &items, ended: &ended };
+        self.is_answered(world, id, &asked, &reply, own);
+    }
+
+    /// Removes the key at a server. Returns how often that was done before and now.
+    pub(super) fn remove(&self, world: &mut World, server: usize) -> u64 {
+        let data = &mut world.servers[server].data;
+        (data.slot, data.right) = (None, 0);
+        world.removals += 1;
+        world.removals
     }
 
     pub(super) fn tell_journal(&self, world: &mut World, id: usize) {
@@ -347,12 +370,9 @@ impl WorldModel {
             return self.is_refused(world, id);
         }
         while let Some(work) = world.processes[id].link.journal.next(true, |_| true) {
-            if let JournalWork::Keys(_) = work {
-                let data = &mut world.servers[server].data;
-                (data.slot, data.right) = (None, 0);
-            }
+            let removed = matches!(work, JournalWork::Keys(_)).then(|| self.remove(world, server));
             let value = world.processes[id].knows;
-            self.announce_items(world, id, server, value);
+            self.announce_items(world, id, server, (value, removed));
             world.processes[id].link.journal.done(&work);
         }
     }
@@ -374,7 +394,9 @@ impl WorldModel {
     }
 
     pub(super) fn liveness(&self, world: &World, id: usize, entry: &WorldEntry) -> Liveness {
-        world.processes[id].link.judge(&key(), &self.tags(), entry.stamp, NOW)
+        let (key, tags, stamp) = (&key(), &self.tags(), entry.stamp);
+        let version = Some(version(entry.version));
+        world.processes[id].link.judge(JudgedEntry { key, tags, stamp, version }, NOW)
     }
 
     /// Judges what was read, with a look at the log where only that knows.
@@ -411,7 +433,8 @@ impl WorldModel {
     }
 
     pub(super) fn fill(&self, world: &mut World, id: usize) {
-        let WorldReader::Computed { value, stamp, is_void } = world.processes[id].reader else {
+        let WorldReader::Computed { value, stamp, version, is_void } = world.processes[id].reader
+        else {
             return;
         };
         let process = &mut world.processes[id];
@@ -426,7 +449,7 @@ impl WorldModel {
             || process.link.is_away;
         let WorldServer { data, is_primary, .. } = &mut world.servers[server];
         if !is_barred && *is_primary && data.right == id + 1 {
-            data.slot = Some(WorldEntry { value, stamp });
+            data.slot = Some(WorldEntry { value, stamp, version });
             data.right = 0;
         }
     }
@@ -499,9 +522,10 @@ impl WorldModel {
         self.tell_journal(world, id);
         match world.processes[id].reader {
             WorldReader::Got { .. } => self.judge(world, id),
-            WorldReader::Granted { stamp, is_void } => {
+            WorldReader::Granted { stamp, version, is_void } => {
                 let value = world.database;
-                world.processes[id].reader = WorldReader::Computed { value, stamp, is_void };
+                world.processes[id].reader =
+                    WorldReader::Computed { value, stamp, version, is_void };
                 self.fill(world, id);
             }
             WorldReader::Computed { .. } => self.fill(world, id),
@@ -554,6 +578,11 @@ impl WorldModel {
             self.close_connections(world, 0);
         }
     }
+}
+
+/// Versions count from 1.
+fn version(removals: u64) -> Version {
+    Version::new(removals + 1).expect("not that many")
 }
 
 fn stamp(log: &WorldLog) -> Option<Stamp> {

@@ -1,8 +1,8 @@
 -- Asks for the lease, looking at the value a second time in the same step.
 -- KEYS: V L R. ARGV: token, lease ms, keep ms, inbox or '', seen version or '',
 -- most bytes of a value (may be left out: then any), 's' if the inbox is a sharded channel.
--- Replies {'H', now, value}, {'A', now, version, left}, {'L', now, left, waiting processes} or
--- {'B', now, left}; all times in ms.
+-- Replies {'H', now, value}, {'A', now, version, left}, {'L', now, left, waiting processes, version of
+-- the holder or ''} or {'B', now, left}; all times in ms.
 local V, L, R = KEYS[1], KEYS[2], KEYS[3]
 local token, lease, keep = ARGV[1], tonumber(ARGV[2]), tonumber(ARGV[3])
 local inbox, seen, most, kind = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
@@ -92,4 +92,4 @@ local waiting = redis.call('hlen', R)
 for field = 1, 4 do
   if r[field] then waiting = waiting - 1 end
 end
-return {'L', now, left, waiting}
+return {'L', now, left, waiting, r[2] or ''}

@@ -1,6 +1,7 @@
 -- Removes a value, whoever's lock, and the right to fill.
 -- KEYS: V L R. ARGV: broadcast channel or '', payload.
--- Replies {value was there, right or lock revoked}.
+-- Replies {value was there, right or lock revoked, version}: versions that are granted later are not
+-- lower, unless the clock of the server is set back.
 local V, L, R = KEYS[1], KEYS[2], KEYS[3]
 local channel, payload = ARGV[1], ARGV[2]
 
@@ -21,4 +22,5 @@ redis.call('del', R)
 for _, field in ipairs(fields) do wake(field) end
 -- Last, so that a user who may not publish is told, and has invalidated.
 if channel ~= '' then redis.call('publish', channel, payload) end
-return {value, math.max(right, lock)}
+local time = redis.call('time')
+return {value, math.max(right, lock), string.format('%016.0f', time[1] * 1000000 + time[2])}
