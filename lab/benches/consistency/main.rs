@@ -1,7 +1,7 @@
 //! Whether the processes of a cache stay consistent while their servers are killed, frozen,
-//! flushed, failed over and short of memory.
+//! flushed, failed over, set back and short of memory, and while their address moves.
 //!
-//! `scripts/consistency [--reads N] [--processes N] [--minutes M]` starts it. Every process is one
+//! `scripts/consistency [--reads N] [--processes N] [--minutes M] [--faults A,B]` starts it. Every process is one
 //! of the system's, and runs the crate as an application does; `run/judge.rs` says what counts as
 //! a violation. Ends with 1 where there is one. Needs `redis-server`.
 
@@ -18,6 +18,9 @@ mod redis_support;
 mod run;
 
 use std::process::ExitCode;
+
+#[cfg(unix)]
+use run::faults::Fault;
 
 #[cfg(not(unix))]
 fn main() -> ExitCode {
@@ -49,7 +52,7 @@ fn main() -> ExitCode {
     if is_short {
         eprintln!("consistency: fewer reads than asked for; this machine is too busy");
     }
-    match findings.verdict.violations.is_empty() && !is_short {
+    match !findings.has_violations() && !is_short {
         true => ExitCode::SUCCESS,
         false => ExitCode::FAILURE,
     }
@@ -58,6 +61,7 @@ fn main() -> ExitCode {
 #[cfg(unix)]
 fn plan(args: &[String]) -> Result<run::Plan, String> {
     let (mut reads, mut processes, mut minutes) = (100_000_000, 8, 10.0);
+    let mut faults = Fault::ALL.to_vec();
     let mut args = args.iter().filter(|arg| *arg != "--bench");
     while let Some(flag) = args.next() {
         let value = args.next().ok_or_else(|| format!("{flag} needs a value"))?;
@@ -75,8 +79,14 @@ fn plan(args: &[String]) -> Result<run::Plan, String> {
                 let number = value.parse().ok().filter(|number| (0.1..=1440.0).contains(number));
                 minutes = number.ok_or_else(|| bad("a number from 0.1 to 1440"))?;
             }
+            "--faults" => {
+                let known = Fault::ALL.map(Fault::word).join(", ");
+                let of_word = |word| Fault::ALL.into_iter().find(|fault| fault.word() == word);
+                let named: Option<Vec<_>> = value.split(',').map(of_word).collect();
+                faults = named.ok_or_else(|| bad(&format!("a list of {known}")))?;
+            }
             _ => {
-                let known = "the flags are --reads, --processes and --minutes";
+                let known = "the flags are --reads, --processes, --minutes and --faults";
                 return Err(format!("unknown flag {flag}: {known}"));
             }
         }
@@ -88,6 +98,6 @@ fn plan(args: &[String]) -> Result<run::Plan, String> {
         time: std::time::Duration::from_secs_f64(minutes * 60.0),
         rest: std::time::Duration::from_secs(12),
         invalidate_every: std::time::Duration::from_millis(150),
-        faults: run::faults::Fault::ALL.to_vec(),
+        faults,
     })
 }

@@ -98,8 +98,13 @@ impl Proxy {
     /// Forwards to this port from now on, and closes every connection to the one before: an
     /// address that always leads to the primary.
     pub(crate) fn lead_to(&self, target: u16) {
-        self.shared.target.store(target, Ordering::SeqCst);
+        self.lead_next_to(target);
         self.cut();
+    }
+
+    /// Forwards new connections to this port. Those that are open stay where they are.
+    pub(crate) fn lead_next_to(&self, target: u16) {
+        self.shared.target.store(target, Ordering::SeqCst);
     }
 
     /// Ends every fault. A connection whose bytes were swallowed is closed.

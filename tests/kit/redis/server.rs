@@ -133,7 +133,13 @@ impl Server {
         let _ = process.wait();
     }
 
-    /// Kills the process, if it runs, and starts an empty one on the port.
+    /// Removes what was saved, by `SAVE` or as a replica: the next process begins empty.
+    pub(crate) fn forget_snapshot(&self) {
+        // There may be none.
+        let _ = fs::remove_file(self.folder.path().join("dump.rdb"));
+    }
+
+    /// Kills the process, if it runs, and starts one on the port: with what was saved, else empty.
     pub(crate) fn restart(&self) {
         self.kill();
         let started = (0..TRIES)

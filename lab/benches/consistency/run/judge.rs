@@ -16,9 +16,20 @@
 //!   bound is the one of *late*, and what was taken before it is counted as *taken within the
 //!   bound*.
 //!
+//! Where the processes go to a server that lacks what the one before said was done, and both take
+//! writes for a while, *late* and *adopted* begin later: in the words of the documentation, others
+//! may serve older values until 2 s after the process that invalidated has reached the new server,
+//! and as long as they are at the old one. [`Passage`] knows when that is, as the servers say which
+//! connections they have. Where both processes are still at the old server at the last such read,
+//! or were at the new one before C, nothing changes. A process that has ended at the old server is
+//! replaced by the first one that was there 2 s after R and has reached the new one, and that may
+//! wait for 1 s more. If there is none, the invalidation is *not covered*, and counted. *Own* has
+//! no exception.
+//!
 //! What lies between C and R is judged in favour of the process: the invalidation may take
 //! effect at any moment between the two.
 
+use super::passage::Passage;
 use super::record::{Invalidation, Moment, Record, Sighting, Target};
 
 /// How long a process may serve a local copy after an invalidation elsewhere.
@@ -53,6 +64,8 @@ pub(crate) struct Violation {
     pub(crate) process: usize,
     pub(crate) by: usize,
     pub(crate) invalidation: Invalidation,
+    /// How long after the return the two processes were at one server.
+    pub(crate) apart: Moment,
     /// How long after the return the last such read began.
     pub(crate) after: Moment,
     /// How long before the call the computation of the newest such value began.
@@ -67,6 +80,10 @@ pub(crate) struct Spread {
     pub(crate) until_all: Moment,
     /// The same for processes that reported `Up`.
     pub(crate) until_all_up: Moment,
+    /// Whether some process may have been at another server than the one that invalidated.
+    pub(crate) is_split: bool,
+    /// Whether no process that is left has announced it to the new server.
+    pub(crate) is_uncovered: bool,
 }
 
 /// What was found.
@@ -106,7 +123,7 @@ impl History {
 }
 
 /// Judges what the processes have written down about `keys` keys.
-pub(crate) fn judge(records: &[Record], keys: u32) -> Verdict {
+pub(crate) fn judge(records: &[Record], keys: u32, passages: &[&Passage]) -> Verdict {
     let mut histories: Vec<Vec<History>> = Vec::new();
     for record in records {
         let mut of_keys = vec![Vec::new(); keys as usize];
@@ -118,20 +135,33 @@ pub(crate) fn judge(records: &[Record], keys: u32) -> Verdict {
     let mut verdict = Verdict::default();
     for (by, record) in records.iter().enumerate() {
         for invalidation in &record.invalidations {
-            let mut spread = Spread { invalidation: *invalidation, until_all: 0, until_all_up: 0 };
+            let passages = passages.iter().copied();
+            let passages: Vec<_> =
+                passages.filter(|passage| passage.concerns(invalidation)).collect();
+            let mut spread = Spread {
+                invalidation: *invalidation,
+                until_all: 0,
+                until_all_up: 0,
+                is_split: !passages.is_empty(),
+                is_uncovered: false,
+            };
             for key in (0..keys).filter(|key| invalidation.target.concerns(*key)) {
                 for (process, of_keys) in histories.iter().enumerate() {
                     let old = of_keys[key as usize].older_than(invalidation.called);
                     let Some(old) = old else { continue };
-                    let at = Place { key, process, by };
+                    let numbers = [record.number, records[process].number];
+                    let at = Place { key, process, by, numbers, passages: &passages };
                     verdict.violations.extend(at.violations(invalidation, old));
                     let after = |last: Moment| last.saturating_sub(invalidation.returned);
                     let taken = after(old.last_fetched);
-                    if invalidation.is_done && !at.is_of_key(invalidation) && taken > 0 {
+                    let is_of_tag = !at.is_of_key(invalidation) && passages.is_empty();
+                    if invalidation.is_done && is_of_tag && taken > 0 {
                         verdict.taken_within.push(taken);
                     }
                     spread.until_all = spread.until_all.max(after(old.last));
                     spread.until_all_up = spread.until_all_up.max(after(old.last_up));
+                    spread.is_uncovered |=
+                        by != process && at.heard_from(invalidation, old.last) == Moment::MAX;
                 }
             }
             verdict.spreads.extend(invalidation.is_done.then_some(spread));
@@ -141,40 +171,57 @@ pub(crate) fn judge(records: &[Record], keys: u32) -> Verdict {
 }
 
 #[derive(Clone, Copy)]
-struct Place {
+struct Place<'a> {
     key: u32,
     process: usize,
     by: usize,
+    /// The numbers of the process that invalidated and of the one that read.
+    numbers: [u32; 2],
+    passages: &'a [&'a Passage],
 }
 
-impl Place {
+impl Place<'_> {
     fn is_of_key(self, invalidation: &Invalidation) -> bool {
         invalidation.target == Target::Key(self.key)
     }
 
+    /// Returns from when on the reader must have heard of it, if it last read an older value then.
+    fn heard_from(self, invalidation: &Invalidation, last: Moment) -> Moment {
+        let [by, reader] = self.numbers;
+        let heard = |passage: &&Passage| passage.heard_from(invalidation, by, reader, last);
+        self.passages.iter().map(heard).max().unwrap_or(invalidation.returned)
+    }
+
     fn violations(self, invalidation: &Invalidation, old: &Sighting) -> Vec<Violation> {
-        let Self { key, process, by } = self;
-        let is_own = process == by;
+        let Self { key, process, by, .. } = self;
+        let returned = invalidation.returned;
+        let is_elsewhere = process != by && invalidation.is_done;
+        let [up, fetched] =
+            [old.last_up, old.last_fetched].map(|last| self.heard_from(invalidation, last));
+        // What the announcer says again to the new server ends there while the reader asks.
+        let until_ended = if fetched == returned { 0 } else { BOUND };
         let checks = [
-            (Part::Own, is_own, old.last, 0),
-            (Part::Late, !is_own && invalidation.is_done, old.last_up, BOUND),
+            (Part::Own, process == by, old.last, returned, 0),
+            (Part::Late, is_elsewhere, old.last_up, up, BOUND),
             (
                 Part::Adopted,
                 invalidation.is_done && self.is_of_key(invalidation),
                 old.last_fetched,
-                0,
+                fetched,
+                until_ended,
             ),
         ];
-        let broken = checks.into_iter().filter(|(_, is_judged, last, bound)| {
-            *is_judged && *last > invalidation.returned + bound
+        let broken = checks.into_iter().filter(|(_, is_judged, last, from, bound)| {
+            *is_judged && *last > from.saturating_add(*bound)
         });
-        let violation = |(part, _, last, _)| Violation {
+        let violation = |(part, _, last, from, _)| Violation {
             part,
             key,
             process,
             by,
             invalidation: *invalidation,
-            after: last - invalidation.returned,
+            apart: from - returned,
+            after: last - returned,
             older: invalidation.called - old.started,
         };
         broken.map(violation).collect()

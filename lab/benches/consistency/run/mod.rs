@@ -11,11 +11,14 @@
 //! # How it goes
 //!
 //! ```text
-//! run ──starts──▶ workers ──address──▶ primary ──▶ replica
-//!  └── faults: one after the other ──────▲
+//! scene ──starts──▶ workers ──address or sentinels──▶ primary ──▶ replica
+//!  └── faults: one after the other ────────────────────▲
 //!
 //! the workers' records ──▶ judge ──▶ findings
 //! ```
+//!
+//! There are two scenes at the same time, each with half of the processes: in one of them an
+//! address leads to the primary, in the other one sentinels do.
 //!
 //! A value is the moment at which its computation began. Each worker writes down when it last
 //! read which value, and when it invalidated what: all moments are of one clock, the system's.
@@ -24,26 +27,33 @@
 //! # Reading order
 //!
 //! - `record`: what a worker writes down.
-//! - `worker`: the process.
-//! - `faults`: the servers, and what is done to them.
+//! - `worker`: the process. `fleet`: all of them.
+//! - `faults`: what can be done to the servers. `servers`: how it is done.
+//! - `passage`: when each process has gone from one server to another.
 //! - `judge`: rule P1.
 //! - `findings`: what is printed.
 
 pub(crate) mod faults;
 pub(crate) mod findings;
+pub(crate) mod fleet;
 pub(crate) mod judge;
+pub(crate) mod passage;
 pub(crate) mod record;
+pub(crate) mod servers;
 pub(crate) mod worker;
 
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::thread::sleep;
+use std::process::Command;
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 
-use faults::{Fault, Servers};
-use findings::Findings;
-use record::Record;
+use faults::{Episode, Fault};
+use findings::{Findings, Scene};
+use fleet::{Fleet, Program};
+use passage::Seat;
+use servers::Servers;
 use worker::Settings;
+
+use crate::kit::redis::{Sentinels, Server};
 
 /// How much more the workers read than they are asked for: their clocks begin one by one.
 const SURPLUS: f64 = 1.03;
@@ -66,93 +76,119 @@ pub(crate) struct Plan {
     pub(crate) faults: Vec<Fault>,
 }
 
-/// Runs it. `program` is the command that starts a process that calls
+/// Runs it. `program` makes the command that starts a process that calls
 /// [`worker::work_if_told`] first.
-pub(crate) fn run(plan: &Plan, program: impl Fn() -> Command) -> Findings {
-    let folder = tempfile::tempdir().expect("a folder for the records");
-    let mut servers = Servers::start();
-    let reads_per_second = plan.reads as f64 / f64::from(plan.processes) / plan.time.as_secs_f64();
-    let settings = Settings {
-        redis: servers.address.url(),
-        number: 0,
-        keys: plan.keys,
-        reads_per_second: (reads_per_second * SURPLUS).ceil() as u64,
-        invalidate_every: plan.invalidate_every,
-        record: folder.path().to_owned(),
+pub(crate) fn run(plan: &Plan, program: impl Fn() -> Command + Sync) -> Findings {
+    let begun = Instant::now();
+    let is_of_sentinels = |fault: &Fault| *fault == Fault::PlannedFailover;
+    let (with_sentinels, with_address): (Vec<_>, Vec<_>) =
+        plan.faults.iter().partition(|fault| is_of_sentinels(fault));
+    let parts: Vec<_> =
+        [with_address, with_sentinels].into_iter().filter(|faults| !faults.is_empty()).collect();
+    let share = u32::try_from(parts.len()).expect("there are two");
+    let plan = |faults| Plan {
+        processes: (plan.processes / share).max(2),
+        reads: plan.reads / u64::from(share),
+        faults,
+        ..plan.clone()
     };
-    let mut fleet = Fleet { program, settings, folder: folder.path(), begun: 0, running: vec![] };
-    for _ in 0..plan.processes {
-        fleet.begin();
-    }
-    let begun = Instant::now();
-    while servers.listeners() < fleet.running.len() {
-        assert!(begun.elapsed() < 40 * QUIET, "not all processes listen to the server");
-        sleep(QUIET / 30);
-    }
-    let begun = Instant::now();
-    sleep(QUIET);
-    let (mut episodes, mut records) = (Vec::new(), Vec::new());
-    let count = plan.faults.len();
-    let is_at_end = |done: usize| done >= count && begun.elapsed() + QUIET >= plan.time;
-    for (done, fault) in plan.faults.iter().cycle().enumerate() {
-        if is_at_end(done) {
-            break;
+    let program: Program<'_> = &program;
+    let scenes = thread::scope(|scope| {
+        let playing: Vec<_> = parts
+            .into_iter()
+            .map(|faults| scope.spawn(move || Stage::of(&faults).play(&plan(faults), program)))
+            .collect();
+        playing.into_iter().map(|scene| scene.join().expect("a scene does not panic")).collect()
+    });
+    Findings { scenes, seconds: begun.elapsed().as_secs_f64() }
+}
+
+/// The servers of a scene.
+enum Stage {
+    Address(Servers),
+    Sentinels(Sentinels),
+}
+
+impl Stage {
+    fn of(faults: &[Fault]) -> Self {
+        match faults.contains(&Fault::PlannedFailover) {
+            true => Self::Sentinels(Sentinels::start()),
+            false => Self::Address(Servers::start()),
         }
-        let victim = &fleet.running[done % fleet.running.len()].0;
-        episodes.push(servers.suffer(*fault, victim));
-        if *fault == Fault::ReplaceProcess {
-            records.push(fleet.end(done % fleet.running.len()));
+    }
+
+    fn url(&self) -> String {
+        match self {
+            Self::Address(servers) => servers.address.url(),
+            Self::Sentinels(sentinels) => sentinels.urls().join(","),
+        }
+    }
+
+    fn primary(&self) -> &Server {
+        match self {
+            Self::Address(servers) => &servers.primary,
+            Self::Sentinels(sentinels) => sentinels.primary(),
+        }
+    }
+
+    fn suffer(&mut self, fault: Fault, fleet: &mut Fleet<'_>, victim: usize) -> Episode {
+        match self {
+            Self::Address(servers) => servers.suffer(fault, fleet, victim),
+            Self::Sentinels(sentinels) => servers::fail_over(sentinels, fleet),
+        }
+    }
+
+    fn play(mut self, plan: &Plan, program: Program<'_>) -> Scene {
+        let processes = plan.processes as usize;
+        let reads_per_second = plan.reads as f64 / processes as f64 / plan.time.as_secs_f64();
+        let mut fleet = Fleet::new(
+            program,
+            Settings {
+                redis: self.url(),
+                number: 0,
+                keys: plan.keys,
+                reads_per_second: (reads_per_second * SURPLUS).ceil() as u64,
+                invalidate_every: plan.invalidate_every,
+                record: "".into(),
+            },
+        );
+        for _ in 0..processes {
             fleet.begin();
         }
-        sleep(plan.rest);
-    }
-    sleep(QUIET);
-    while !fleet.running.is_empty() {
-        records.push(fleet.end(0));
-    }
-    let seconds = begun.elapsed().as_secs_f64();
-    let verdict = judge::judge(&records, plan.keys);
-    Findings { records, episodes, verdict, seconds }
-}
-
-/// The workers.
-struct Fleet<'a, P> {
-    program: P,
-    settings: Settings,
-    folder: &'a Path,
-    begun: u32,
-    running: Vec<(Child, Settings)>,
-}
-
-impl<P: Fn() -> Command> Fleet<'_, P> {
-    fn begin(&mut self) {
-        let number = self.begun;
-        self.begun += 1;
-        let record = self.folder.join(number.to_string());
-        let settings = Settings { number, record, ..self.settings.clone() };
-        let mut command = (self.program)();
-        settings.hand_to(&mut command);
-        let process = command.stdin(Stdio::piped()).stdout(Stdio::null()).spawn();
-        self.running.push((process.expect("a process starts"), settings));
+        self.all_listen(processes);
+        let begun = Instant::now();
+        sleep(QUIET);
+        let mut episodes = Vec::new();
+        let count = plan.faults.len();
+        let is_at_end = |done: usize| done >= count && begun.elapsed() + QUIET >= plan.time;
+        for (done, fault) in plan.faults.iter().cycle().enumerate() {
+            if is_at_end(done) {
+                break;
+            }
+            episodes.push(self.suffer(*fault, &mut fleet, done % processes));
+            sleep(plan.rest);
+            // In place of those that have begun meanwhile.
+            while fleet.len() > processes {
+                fleet.end(0);
+            }
+        }
+        sleep(QUIET);
+        while fleet.len() > 0 {
+            fleet.end(0);
+        }
+        let records = std::mem::take(&mut fleet.records);
+        let passages: Vec<_> =
+            episodes.iter().filter_map(|episode| episode.passage.as_ref()).collect();
+        let verdict = judge::judge(&records, plan.keys, &passages);
+        Scene { records, episodes, verdict }
     }
 
-    /// Tells one to end, and returns what it has written down.
-    fn end(&mut self, index: usize) -> Record {
-        let (mut process, settings) = self.running.remove(index);
-        drop(process.stdin.take());
-        let status = process.wait().expect("it ends");
-        assert!(status.success(), "process {} ended with {status}", settings.number);
-        let record = std::fs::read_to_string(&settings.record).expect("its record is there");
-        Record::of_text(&record)
-    }
-}
-
-impl<P> Drop for Fleet<'_, P> {
-    fn drop(&mut self) {
-        for (process, _) in &mut self.running {
-            // It may be dead already: no matter.
-            let _ = process.kill();
-            let _ = process.wait();
+    fn all_listen(&self, processes: usize) {
+        let begun = Instant::now();
+        let mut seat = Seat::new(self.primary().port());
+        while seat.workers("pubsub").map_or(0, |workers| workers.len()) < processes {
+            assert!(begun.elapsed() < 40 * QUIET, "not all processes listen to the server");
+            sleep(QUIET / 30);
         }
     }
 }

@@ -74,6 +74,7 @@ pub(crate) struct Sighting {
 /// All that one process has written down.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Record {
+    pub(crate) number: u32,
     pub(crate) invalidations: Vec<Invalidation>,
     pub(crate) sightings: Vec<Sighting>,
     pub(crate) reads: u64,
@@ -105,8 +106,9 @@ impl Record {
         if let Some(error) = &self.first_failure {
             writeln!(text, "e {}", error.replace('\n', " ")).unwrap();
         }
-        let Self { reads, failures, computations, up_ms, degraded_ms, .. } = self;
-        writeln!(text, "c {reads} {failures} {computations} {up_ms} {degraded_ms}").unwrap();
+        let Self { number, reads, failures, computations, up_ms, degraded_ms, .. } = self;
+        writeln!(text, "c {number} {reads} {failures} {computations} {up_ms} {degraded_ms}")
+            .unwrap();
         text
     }
 
@@ -142,10 +144,10 @@ impl Record {
                     let seen = Sighting { key, started, by, last, last_up, last_fetched };
                     record.sightings.push(seen);
                 }
-                ("c", &[reads, failures, computations, up_ms, degraded_ms]) => {
+                ("c", &[number, reads, failures, computations, up_ms, degraded_ms]) => {
                     (record.reads, record.failures) = (reads, failures);
                     (record.computations, record.up_ms) = (computations, up_ms);
-                    record.degraded_ms = degraded_ms;
+                    (record.number, record.degraded_ms) = (small(number), degraded_ms);
                     is_whole = true;
                 }
                 _ => panic!("no line of a record: {line}"),

@@ -16,10 +16,15 @@ use tower_stampede::{
     Announcement, CacheOutcome, Computed, Error, Event, Health, Redis, Served, Stampede,
 };
 
+use crate::kit::redis::Sentinels;
+
 use super::record::{Invalidation, Moment, Record, Sighting, TAGS, Target, now, tags_of};
 
 /// Makes a process a worker; holds its settings.
 const SETTINGS: &str = "CONSISTENCY_WORKER";
+
+/// What the names of its connections at the server begin with; its number follows.
+pub(crate) const CLIENT: &str = "worker-";
 
 /// Reads are made in bursts, so often.
 const BURST_EVERY: Duration = Duration::from_millis(2);
@@ -36,6 +41,7 @@ type Value = (Moment, u32);
 /// What a worker is told at its start.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
+    /// The URL of the server, or those of the sentinels with commas between them.
     pub(crate) redis: String,
     pub(crate) number: u32,
     pub(crate) keys: u32,
@@ -53,6 +59,22 @@ impl Settings {
         let (pause, record) = (invalidate_every.as_millis(), record.display());
         let text = format!("{redis}\n{number}\n{keys}\n{reads_per_second}\n{pause}\n{record}");
         command.env(SETTINGS, text);
+    }
+
+    /// Returns whether this process invalidates. Every second one never does: an announcement brings
+    /// home what was missed, and these are to learn of it by messages and heartbeats alone.
+    pub(crate) fn invalidates(&self) -> bool {
+        self.number.is_multiple_of(2)
+    }
+
+    fn servers(&self) -> Redis {
+        let urls: Vec<_> = self.redis.split(',').collect();
+        let redis = match urls[..] {
+            [url] => Redis::lazy(url),
+            _ => Redis::sentinel(urls, Sentinels::NAME),
+        };
+        let redis = redis.expect("a URL").namespace("consistency");
+        redis.client_name(&format!("{CLIENT}{}", self.number)).expect("a name")
     }
 
     /// Returns what this process was told; `None`: it is no worker.
@@ -151,14 +173,13 @@ type Reading = Pin<Box<dyn Future<Output = ReadResult> + Send>>;
 
 impl Worker {
     fn new(settings: Settings) -> Self {
-        let redis = Redis::lazy(&settings.redis).expect("a URL").namespace("consistency");
         let cache = Stampede::builder("values")
-            .ttl(Duration::from_secs(3))
+            .ttl(Duration::from_secs(10))
             .stale_for(Duration::from_secs(20))
             .lease(Duration::from_secs(1))
             .wait_timeout(Duration::from_secs(5))
             .compute_timeout(Duration::from_secs(2))
-            .redis(redis)
+            .redis(settings.servers())
             .build()
             .expect("the settings fit");
         let dips = Dips { events: cache.events(), count: 0 };
@@ -286,10 +307,9 @@ impl Worker {
         }
     }
 
-    /// Invalidates until the end. Every second process never does: an announcement brings home
-    /// what was missed, and these are to learn of it by messages and heartbeats alone.
+    /// Invalidates until the end.
     async fn invalidate_on(self: Arc<Self>) {
-        if !self.settings.number.is_multiple_of(2) {
+        if !self.settings.invalidates() {
             return;
         }
         loop {
@@ -319,6 +339,7 @@ impl Worker {
             [&self.reads, &self.failures, &self.computations, &self.up_nanos, &self.degraded_nanos]
                 .map(|count| count.load(Relaxed));
         Record {
+            number: self.settings.number,
             invalidations: self.invalidations.lock().unwrap().clone(),
             sightings: sightings.collect(),
             reads,
