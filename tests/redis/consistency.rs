@@ -78,7 +78,7 @@ fn parts_after(records: &[Record], passages: &[&Passage]) -> Vec<Part> {
 /// A value from second 9, last read in second `last`.
 fn seen(last: u64) -> Sighting {
     let (started, last) = (9 * SECOND, last * SECOND);
-    Sighting { key: 3, started, by: 1, last, last_up: last, last_fetched: 0 }
+    Sighting { key: 3, started, by: 1, last, answered: last, last_up: last, last_fetched: 0 }
 }
 
 #[test]
@@ -136,7 +136,10 @@ fn the_judge_waits_until_both_processes_are_at_one_server() {
     assert_eq!(after(22, [(6, 7), (20, 20), (6, 7)]), []);
     assert_eq!(after(23, [(6, 7), (20, 20), (6, 7)]), [Part::Late]);
     // Both are still at the old one, or were at the new one.
-    assert_eq!(after(14, [(20, 20), (20, 20), (6, 7)]), [Part::Late]);
+    let both_at_old = passage([(20, 20), (20, 20), (6, 7)]);
+    assert_eq!(parts_after(&records(seen(14), true), &[&both_at_old]), [Part::Late]);
+    let answered_by_new = Sighting { answered: 20 * SECOND, ..seen(14) };
+    assert_eq!(parts_after(&records(answered_by_new, true), &[&both_at_old]), []);
     assert_eq!(after(14, [(6, 7), (6, 7), (20, 20)]), [Part::Late]);
     // The new server knows of it.
     let knowing = Passage { since: 12 * SECOND, ..passage([(20, 20), (6, 7), (6, 7)]) };

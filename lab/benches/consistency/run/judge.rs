@@ -20,8 +20,8 @@
 //! writes for a while, *late* and *adopted* begin later: in the words of the documentation, others
 //! may serve older values until 2 s after the process that invalidated has reached the new server,
 //! and as long as they are at the old one. [`Passage`] knows when that is, as the servers say which
-//! connections they have. Where both processes are still at the old server at the last such read,
-//! or were at the new one before C, nothing changes. A process that has ended at the old server is
+//! connections they have. Where both processes were still at the old server when the last such read
+//! was answered, or were at the new one before C, nothing changes. A process that has ended at the old server is
 //! replaced by the first one that was there 2 s after R and has reached the new one, and that may
 //! wait for 1 s more. If there is none, the invalidation is *not covered*, and counted. *Own* has
 //! no exception.
@@ -105,8 +105,9 @@ impl History {
         sightings.sort_unstable_by_key(|seen| seen.started);
         let mut before = None;
         for seen in &mut sightings {
-            if let Some(Sighting { last, last_up, last_fetched, .. }) = before {
+            if let Some(Sighting { last, answered, last_up, last_fetched, .. }) = before {
                 seen.last = seen.last.max(last);
+                seen.answered = seen.answered.max(answered);
                 seen.last_up = seen.last_up.max(last_up);
                 seen.last_fetched = seen.last_fetched.max(last_fetched);
             }
@@ -143,7 +144,9 @@ pub(crate) fn judge(records: &[Record], keys: u32, passages: &[&Passage]) -> Ver
                 until_all: 0,
                 until_all_up: 0,
                 is_split: !passages.is_empty(),
-                is_uncovered: false,
+                is_uncovered: passages
+                    .iter()
+                    .any(|passage| passage.reached_by(invalidation, record.number) == Moment::MAX),
             };
             for key in (0..keys).filter(|key| invalidation.target.concerns(*key)) {
                 for (process, of_keys) in histories.iter().enumerate() {
@@ -160,8 +163,6 @@ pub(crate) fn judge(records: &[Record], keys: u32, passages: &[&Passage]) -> Ver
                     }
                     spread.until_all = spread.until_all.max(after(old.last));
                     spread.until_all_up = spread.until_all_up.max(after(old.last_up));
-                    spread.is_uncovered |=
-                        by != process && at.heard_from(invalidation, old.last) == Moment::MAX;
                 }
             }
             verdict.spreads.extend(invalidation.is_done.then_some(spread));
@@ -185,10 +186,11 @@ impl Place<'_> {
         invalidation.target == Target::Key(self.key)
     }
 
-    /// Returns from when on the reader must have heard of it, if it last read an older value then.
-    fn heard_from(self, invalidation: &Invalidation, last: Moment) -> Moment {
+    /// Returns from when on the reader must have heard of it, if its last read of an older value was
+    /// answered then.
+    fn heard_from(self, invalidation: &Invalidation, answered: Moment) -> Moment {
         let [by, reader] = self.numbers;
-        let heard = |passage: &&Passage| passage.heard_from(invalidation, by, reader, last);
+        let heard = |passage: &&Passage| passage.heard_from(invalidation, by, reader, answered);
         self.passages.iter().map(heard).max().unwrap_or(invalidation.returned)
     }
 
@@ -196,18 +198,17 @@ impl Place<'_> {
         let Self { key, process, by, .. } = self;
         let returned = invalidation.returned;
         let is_elsewhere = process != by && invalidation.is_done;
-        let [up, fetched] =
-            [old.last_up, old.last_fetched].map(|last| self.heard_from(invalidation, last));
+        let heard = self.heard_from(invalidation, old.answered);
         // What the announcer says again to the new server ends there while the reader asks.
-        let until_ended = if fetched == returned { 0 } else { BOUND };
+        let until_ended = if heard == returned { 0 } else { BOUND };
         let checks = [
             (Part::Own, process == by, old.last, returned, 0),
-            (Part::Late, is_elsewhere, old.last_up, up, BOUND),
+            (Part::Late, is_elsewhere, old.last_up, heard, BOUND),
             (
                 Part::Adopted,
                 invalidation.is_done && self.is_of_key(invalidation),
                 old.last_fetched,
-                fetched,
+                heard,
                 until_ended,
             ),
         ];

@@ -50,8 +50,8 @@ impl Passage {
             && reached.max().is_some_and(|reached| invalidation.called <= reached)
     }
 
-    /// Returns from when on process `reader`, which last read an older value at `last`, must have
-    /// heard of an invalidation by process `by`; `Moment::MAX`: it may never hear of it.
+    /// Returns from when on process `reader`, whose last read of an older value was answered at
+    /// `answered`, must have heard of an invalidation by process `by`; `Moment::MAX`: never.
     ///
     /// Where both were at one server, that is when the invalidation returned. Else it is when both
     /// are at the new one.
@@ -60,15 +60,11 @@ impl Passage {
         invalidation: &Invalidation,
         by: u32,
         reader: u32,
-        last: Moment,
+        answered: Moment,
     ) -> Moment {
         let [announcer, other] = [by, reader].map(|number| self.crossing(number));
-        let reached = match announcer.reached {
-            Moment::MAX => self.told_again(invalidation, by),
-            reached => reached,
-        };
-        let reached = reached.max(other.reached);
-        let are_at_old = last < announcer.left.min(other.left);
+        let reached = self.reached_by(invalidation, by).max(other.reached);
+        let are_at_old = answered < announcer.left.min(other.left);
         let are_at_new = invalidation.called > reached;
         match are_at_old || are_at_new || !self.concerns(invalidation) {
             true => invalidation.returned,
@@ -76,9 +72,13 @@ impl Passage {
         }
     }
 
-    /// Returns when a process that has heard of an invalidation has announced it to the new server,
-    /// in place of one that has ended before.
-    fn told_again(&self, invalidation: &Invalidation, by: u32) -> Moment {
+    /// Returns when an invalidation is known to the new server; `Moment::MAX`: perhaps never. A
+    /// process that has ended before is replaced by one that has heard of it.
+    pub(crate) fn reached_by(&self, invalidation: &Invalidation, by: u32) -> Moment {
+        let reached = self.crossing(by).reached;
+        if reached < Moment::MAX {
+            return reached;
+        }
         let others = self.crossings.iter().filter(|(number, crossing)| {
             let has_heard = crossing.left >= invalidation.returned + HEARD_WITHIN;
             **number != by && self.witnesses.contains(number) && has_heard

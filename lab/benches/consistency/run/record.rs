@@ -64,6 +64,8 @@ pub(crate) struct Sighting {
     pub(crate) by: u32,
     /// The last read.
     pub(crate) last: Moment,
+    /// When the last of its reads was answered.
+    pub(crate) answered: Moment,
     /// The last read from before which until after it the process was `Up`.
     pub(crate) last_up: Moment,
     /// The last one of these that was not answered from memory, while no other read of the key
@@ -100,8 +102,10 @@ impl Record {
             let is_done = u8::from(*is_done);
             writeln!(text, "i {kind} {number} {called} {returned} {is_done}").unwrap();
         }
-        for Sighting { key, started, by, last, last_up, last_fetched } in &self.sightings {
-            writeln!(text, "s {key} {started} {by} {last} {last_up} {last_fetched}").unwrap();
+        for seen in &self.sightings {
+            let Sighting { key, started, by, last, answered, last_up, last_fetched } = seen;
+            writeln!(text, "s {key} {started} {by} {last} {answered} {last_up} {last_fetched}")
+                .unwrap();
         }
         if let Some(error) = &self.first_failure {
             writeln!(text, "e {}", error.replace('\n', " ")).unwrap();
@@ -139,9 +143,9 @@ impl Record {
                     let invalidation = Invalidation { target, called, returned, is_done };
                     record.invalidations.push(invalidation);
                 }
-                ("s", &[key, started, by, last, last_up, last_fetched]) => {
+                ("s", &[key, started, by, last, answered, last_up, last_fetched]) => {
                     let (key, by) = (small(key), small(by));
-                    let seen = Sighting { key, started, by, last, last_up, last_fetched };
+                    let seen = Sighting { key, started, by, last, answered, last_up, last_fetched };
                     record.sightings.push(seen);
                 }
                 ("c", &[number, reads, failures, computations, up_ms, degraded_ms]) => {

@@ -297,11 +297,13 @@ impl Worker {
         match known {
             Some(seen) => {
                 seen.last = seen.last.max(asked);
+                seen.answered = now();
                 seen.last_up = seen.last_up.max(last_up);
                 seen.last_fetched = seen.last_fetched.max(last_fetched);
             }
             None => {
-                let seen = Sighting { key, started, by, last: asked, last_up, last_fetched };
+                let (last, answered) = (asked, now());
+                let seen = Sighting { key, started, by, last, answered, last_up, last_fetched };
                 sightings.push(seen);
             }
         }
