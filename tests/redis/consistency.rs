@@ -153,6 +153,24 @@ fn the_judge_waits_until_both_processes_are_at_one_server() {
 }
 
 #[test]
+fn the_judge_finds_what_another_server_brings_back() {
+    let fetched = Sighting { last_fetched: 21 * SECOND, ..seen(21) };
+    let apart = passage([(20, 20), (20, 20), (6, 7)]);
+    let after = |since| {
+        let passage = Passage { since, ..apart.clone() };
+        parts_after(&records(fetched, true), &[&passage])
+    };
+    assert_eq!(after(9 * SECOND + 1), [Part::BroughtBack]);
+    assert_eq!(after(9 * SECOND), [], "it may be of a process at the new server");
+    let moved = Passage { since: 9 * SECOND + 1, ..passage([(6, 7), (20, 20), (6, 7)]) };
+    assert_eq!(
+        parts_after(&records(fetched, true), &[&moved]),
+        [],
+        "it has not ended at the old one"
+    );
+}
+
+#[test]
 fn the_judge_excuses_no_process_that_serves_what_it_has_invalidated_itself() {
     let [mut own, _] = records(seen(12), true);
     own.sightings = vec![seen(12)];

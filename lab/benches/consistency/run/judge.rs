@@ -26,6 +26,11 @@
 //! wait for 1 s more. If there is none, the invalidation is *not covered*, and counted. *Own* has
 //! no exception.
 //!
+//! - *brought back*: as *adopted*, without exception, where the process that invalidated was at the
+//!   old server at R, and S is before the new one ceased to follow. The value has ended at the old
+//!   server, and all that the new one had before is dead: a process verifies the server behind a
+//!   new connection before it uses a reply.
+//!
 //! What lies between C and R is judged in favour of the process: the invalidation may take
 //! effect at any moment between the two.
 
@@ -41,16 +46,18 @@ pub(crate) enum Part {
     Own,
     Late,
     Adopted,
+    BroughtBack,
 }
 
 impl Part {
-    pub(crate) const ALL: [Self; 3] = [Self::Own, Self::Late, Self::Adopted];
+    pub(crate) const ALL: [Self; 4] = [Self::Own, Self::Late, Self::Adopted, Self::BroughtBack];
 
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Own => "served by the process that invalidated",
             Self::Late => "served elsewhere while up, 2 s after `Done`",
             Self::Adopted => "taken from Redis after `Done` of its key",
+            Self::BroughtBack => "brought back by another server after `Done` of its key",
         }
     }
 }
@@ -155,6 +162,15 @@ pub(crate) fn judge(records: &[Record], keys: u32, passages: &[&Passage]) -> Ver
                     let numbers = [record.number, records[process].number];
                     let at = Place { key, process, by, numbers, passages: &passages };
                     verdict.violations.extend(at.violations(invalidation, old));
+                    for passage in &passages {
+                        let before = invalidation.called.min(passage.since);
+                        let old = of_keys[key as usize].older_than(before);
+                        let is_at_old = invalidation.returned < passage.left_by(record.number);
+                        let old = old.filter(|_| is_at_old);
+                        verdict
+                            .violations
+                            .extend(old.and_then(|old| at.brought_back(invalidation, old)));
+                    }
                     let after = |last: Moment| last.saturating_sub(invalidation.returned);
                     let taken = after(old.last_fetched);
                     let is_of_tag = !at.is_of_key(invalidation) && passages.is_empty();
@@ -192,6 +208,22 @@ impl Place<'_> {
         let [by, reader] = self.numbers;
         let heard = |passage: &&Passage| passage.heard_from(invalidation, by, reader, answered);
         self.passages.iter().map(heard).max().unwrap_or(invalidation.returned)
+    }
+
+    /// What was stored before the new server ceased to follow is dead there, and has ended at the
+    /// old one: no process takes it from either.
+    fn brought_back(self, invalidation: &Invalidation, old: &Sighting) -> Option<Violation> {
+        let is_judged = invalidation.is_done && self.is_of_key(invalidation);
+        (is_judged && old.last_fetched > invalidation.returned).then(|| Violation {
+            part: Part::BroughtBack,
+            key: self.key,
+            process: self.process,
+            by: self.by,
+            invalidation: *invalidation,
+            apart: 0,
+            after: old.last_fetched - invalidation.returned,
+            older: invalidation.called - old.started,
+        })
     }
 
     fn violations(self, invalidation: &Invalidation, old: &Sighting) -> Vec<Violation> {

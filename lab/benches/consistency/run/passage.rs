@@ -87,6 +87,11 @@ impl Passage {
         first.map_or(Moment::MAX, |first| first.saturating_add(SPREAD))
     }
 
+    /// Returns until when the commands of a process have gone to the old server.
+    pub(crate) fn left_by(&self, number: u32) -> Moment {
+        self.crossing(number).left
+    }
+
     /// A process that is not known has begun when all others were at the new server.
     fn crossing(&self, number: u32) -> Crossing {
         self.crossings.get(&number).copied().unwrap_or(Crossing { left: 0, reached: 0 })

@@ -21,7 +21,7 @@ pub(crate) struct Servers {
 impl Servers {
     pub(crate) fn start() -> Self {
         let primary = Server::start();
-        let replica = Server::replica_of(&primary);
+        let replica = replica_of(&primary);
         let address = Proxy::start(primary.port());
         Self { primary, replica, address }
     }
@@ -76,17 +76,10 @@ impl Servers {
         Episode { fault, from, to: now(), passage }
     }
 
-    fn is_in_step(&self) {
-        wait_until("the replica is in step", || {
-            let info = self.replica.cli(&["INFO", "replication"]);
-            info.field("master_link_status").as_deref() == Some("up")
-        });
-    }
-
     /// The replica hears of nothing for so long; then the primary is killed, and the replica
     /// takes its place. It gets a replica of its own.
     fn fail_over(&mut self, lag: Duration, fleet: &mut Fleet<'_>) {
-        self.is_in_step();
+        is_in_step(&self.replica);
         let is_lagging = !lag.is_zero();
         if is_lagging {
             self.replica.cli(&["REPLICAOF", "NO", "ONE"]);
@@ -103,7 +96,7 @@ impl Servers {
     }
 
     fn succeed(&mut self) {
-        let replica = Server::replica_of(&self.replica);
+        let replica = replica_of(&self.replica);
         self.primary = std::mem::replace(&mut self.replica, replica);
     }
 
@@ -111,7 +104,7 @@ impl Servers {
     /// it, and the others stay with the old primary for three seconds. Then one of their two
     /// connections goes to the replica, and the other one a second later.
     fn move_address(&mut self, first: Fault, fleet: &mut Fleet<'_>) -> Passage {
-        self.is_in_step();
+        is_in_step(&self.replica);
         let (since, running) = (now(), fleet.numbers());
         self.replica.cli(&["REPLICAOF", "NO", "ONE"]);
         let [old, new] = [&self.primary, &self.replica].map(Server::port);
@@ -172,6 +165,21 @@ impl Servers {
         set("maxmemory", "0");
         set("maxmemory-policy", "noeviction");
     }
+}
+
+/// Starts a replica. Its configuration does not say that it is one: as a primary it may be restarted.
+fn replica_of(primary: &Server) -> Server {
+    let replica = Server::start();
+    replica.tell(&format!("REPLICAOF 127.0.0.1 {}", primary.port()));
+    is_in_step(&replica);
+    replica
+}
+
+fn is_in_step(replica: &Server) {
+    wait_until("the replica is in step", || {
+        let info = replica.cli(&["INFO", "replication"]);
+        info.field("master_link_status").as_deref() == Some("up")
+    });
 }
 
 /// Has sentinels make the replica the primary. They leave the old primary as it is for about ten

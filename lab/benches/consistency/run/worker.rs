@@ -23,6 +23,9 @@ use super::record::{Invalidation, Moment, Record, Sighting, TAGS, Target, now, t
 /// Makes a process a worker; holds its settings.
 const SETTINGS: &str = "CONSISTENCY_WORKER";
 
+/// So often a second a key of the upper half is read, which is seldom in memory: Redis is asked.
+const COLD_READS: u64 = 8;
+
 /// What the names of its connections at the server begin with; its number follows.
 pub(crate) const CLIENT: &str = "worker-";
 
@@ -236,7 +239,10 @@ impl Worker {
 
     /// Returns a key that not too many reads wait for.
     fn free_key(&self) -> Option<u32> {
-        let mut keys = std::iter::repeat_with(|| fastrand::u32(..self.settings.keys)).take(10);
+        let Settings { keys, reads_per_second, .. } = self.settings;
+        let is_cold = fastrand::u64(..reads_per_second.max(COLD_READS)) < COLD_READS;
+        let half = if is_cold { keys / 2..keys } else { 0..keys / 2 };
+        let mut keys = std::iter::repeat_with(|| fastrand::u32(half.clone())).take(10);
         keys.find(|key| self.keys[*key as usize].waiting.load(Relaxed) < MAX_WAITING)
     }
 
