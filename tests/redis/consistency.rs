@@ -31,10 +31,10 @@ fn no_process_serves_an_invalidated_value_through_every_fault() {
     }
     let plan = Plan {
         processes: 6,
-        // Each process reads each key ten times a second, and a value that is served too long is
-        // served for two seconds at least.
+        // Each process reads each of the warm keys ten times a second, and a value that is served too
+        // long is served for two seconds at least.
         reads: 200_000,
-        keys: 64,
+        keys: 320,
         time: Duration::from_secs(45),
         rest: Duration::from_millis(1500),
         invalidate_every: Duration::from_millis(60),

@@ -94,7 +94,7 @@ fn plan(args: &[String]) -> Result<run::Plan, String> {
     Ok(run::Plan {
         processes,
         reads,
-        keys: 128,
+        keys: 640,
         time: std::time::Duration::from_secs_f64(minutes * 60.0),
         rest: std::time::Duration::from_secs(12),
         invalidate_every: std::time::Duration::from_millis(150),

@@ -114,6 +114,8 @@ impl Servers {
         fleet.begin();
         fleet.begin();
         sleep(3 * SECOND);
+        // What was sent to the old server is sent again, and answered before the new one is known.
+        self.address.delay(SECOND / 20);
         if first == Fault::CommandsMove {
             self.address.block_subscribers(true);
             self.address.cut();
@@ -125,6 +127,7 @@ impl Servers {
             self.address.cut();
         }
         let passage = watch.end(&fleet.numbers());
+        self.address.delay(Duration::ZERO);
         self.succeed();
         passage
     }

@@ -23,8 +23,11 @@ use super::record::{Invalidation, Moment, Record, Sighting, TAGS, Target, now, t
 /// Makes a process a worker; holds its settings.
 const SETTINGS: &str = "CONSISTENCY_WORKER";
 
-/// So often a second a key of the upper half is read, which is seldom in memory: Redis is asked.
-const COLD_READS: u64 = 8;
+/// So often a second a cold key is read: it is seldom in memory, and Redis is asked.
+const COLD_READS: u64 = 40;
+
+/// Of so many keys one is not cold.
+const WARM_SHARE: u32 = 5;
 
 /// What the names of its connections at the server begin with; its number follows.
 pub(crate) const CLIENT: &str = "worker-";
@@ -241,8 +244,9 @@ impl Worker {
     fn free_key(&self) -> Option<u32> {
         let Settings { keys, reads_per_second, .. } = self.settings;
         let is_cold = fastrand::u64(..reads_per_second.max(COLD_READS)) < COLD_READS;
-        let half = if is_cold { keys / 2..keys } else { 0..keys / 2 };
-        let mut keys = std::iter::repeat_with(|| fastrand::u32(half.clone())).take(10);
+        let warm = keys / WARM_SHARE;
+        let part = if is_cold { warm..keys } else { 0..warm };
+        let mut keys = std::iter::repeat_with(|| fastrand::u32(part.clone())).take(10);
         keys.find(|key| self.keys[*key as usize].waiting.load(Relaxed) < MAX_WAITING)
     }
 
