@@ -1,9 +1,9 @@
 //! Whether the processes of a cache stay consistent while their servers are killed, frozen,
 //! flushed, failed over, set back and short of memory, and while their address moves.
 //!
-//! `scripts/consistency [--reads N] [--processes N] [--minutes M] [--faults A,B]` starts it. Every process is one
-//! of the system's, and runs the crate as an application does; `run/judge.rs` says what counts as
-//! a violation. Ends with 1 where there is one. Needs `redis-server`.
+//! `scripts/consistency [--reads N] [--processes N] [--minutes M] [--faults A,B]` starts it. Every
+//! process is one of the system's, and runs the crate as an application does; `run/judge.rs` says
+//! what counts as a violation. Ends with 1 where there is one. Needs `redis-server`.
 
 #![cfg_attr(not(unix), allow(dead_code, unused_imports, reason = "it needs signals"))]
 

@@ -21,15 +21,14 @@
 //! may serve older values until 2 s after the process that invalidated has reached the new server,
 //! and as long as they are at the old one. [`Passage`] knows when that is, as the servers say which
 //! connections they have. Where both processes were still at the old server when the last such read
-//! was answered, or were at the new one before C, nothing changes. A process that has ended at the old server is
-//! replaced by the first one that was there 2 s after R and has reached the new one, and that may
-//! wait for 1 s more. If there is none, the invalidation is *not covered*, and counted. *Own* has
-//! no exception.
+//! was answered, or were at the new one before C, nothing changes. A process that has ended at the
+//! old server is replaced by the first one that was there 2 s after R and has reached the new one,
+//! and that may wait for 1 s more. If there is none, the invalidation is *not covered*, and counted.
+//! *Own* has no exception. And a part of *adopted* has none:
 //!
-//! - *brought back*: as *adopted*, without exception, where the process that invalidated was at the
-//!   old server at R, and S is before the new one ceased to follow. The value has ended at the old
-//!   server, and all that the new one had before is dead: a process verifies the server behind a
-//!   new connection before it uses a reply.
+//! - *brought back*: as *adopted*, where the process that invalidated was at the old server at R,
+//!   and S is before the new one ceased to follow. The value has ended at the old server, and all
+//!   that the new one had before is dead.
 //!
 //! What lies between C and R is judged in favour of the process: the invalidation may take
 //! effect at any moment between the two.
