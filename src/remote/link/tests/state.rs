@@ -155,7 +155,7 @@ pub(super) struct WorldProcess {
     pub(super) commands: Option<usize>,
     pub(super) connection: u64,
     pub(super) subscription: Option<usize>,
-    pub(super) link: SharedLink,
+    pub(super) link: Shared<Link>,
     pub(super) copy: Option<u8>,
     pub(super) reader: WorldReader,
     pub(super) writer: WorldWriter,
@@ -169,20 +169,26 @@ pub(super) struct WorldProcess {
     pub(super) floor: u8,
 }
 
-/// A link that states share until it changes: a step changes one of them.
+/// What states share until it changes: a step changes one process, and mostly not its link.
 #[derive(Clone, Debug)]
-pub(super) struct SharedLink(pub(super) Arc<Link>);
+pub(super) struct Shared<T>(Arc<T>);
 
-impl Deref for SharedLink {
-    type Target = Link;
+impl<T> Shared<T> {
+    pub(super) fn new(of: T) -> Self {
+        Self(Arc::new(of))
+    }
+}
 
-    fn deref(&self) -> &Link {
+impl<T> Deref for Shared<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
         &self.0
     }
 }
 
-impl DerefMut for SharedLink {
-    fn deref_mut(&mut self) -> &mut Link {
+impl<T: Clone> DerefMut for Shared<T> {
+    fn deref_mut(&mut self) -> &mut T {
         Arc::make_mut(&mut self.0)
     }
 }
@@ -190,7 +196,7 @@ impl DerefMut for SharedLink {
 #[derive(Clone, Debug)]
 pub(super) struct World {
     pub(super) servers: [WorldServer; 2],
-    pub(super) processes: Vec<WorldProcess>,
+    pub(super) processes: Vec<Shared<WorldProcess>>,
     pub(super) database: u8,
     pub(super) epochs: u64,
     /// How often a key was removed: in place of the time.

@@ -116,7 +116,7 @@ impl WorldModel {
                 let _ = it.processes[id].link.is_away();
             });
         }
-        let is_heard = |(other, it): (usize, &WorldProcess)| {
+        let is_heard = |(other, it): (usize, &Shared<WorldProcess>)| {
             other != id && it.life == Life::Runs && it.knows >= process.returned
         };
         if world.kills < scope.kills

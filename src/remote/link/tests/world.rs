@@ -6,7 +6,7 @@
 use super::super::journal::JournalWork;
 use super::super::known::{JudgedEntry, OwnItems, judge_by};
 use super::super::{Asked, Link, is_rolled_back, items_of_keys};
-use std::sync::{Arc, LazyLock};
+use std::sync::LazyLock;
 
 use super::state::*;
 use crate::clock::Tick;
@@ -110,15 +110,15 @@ impl WorldModel {
         world
     }
 
-    pub(super) fn process(&self, life: Life) -> WorldProcess {
+    pub(super) fn process(&self, life: Life) -> Shared<WorldProcess> {
         let mut link = Link::new(100, 100);
         link.without.clone_from(&self.without);
-        WorldProcess {
+        Shared::new(WorldProcess {
             life,
             commands: None,
             connection: 0,
             subscription: None,
-            link: SharedLink(Arc::new(link)),
+            link: Shared::new(link),
             copy: None,
             reader: WorldReader::Idle,
             writer: WorldWriter::Idle,
@@ -127,7 +127,7 @@ impl WorldModel {
             knows: 0,
             returned: 0,
             floor: 0,
-        }
+        })
     }
 
     pub(super) fn start(&self, world: &mut World, id: usize, server: usize) {
@@ -141,7 +141,8 @@ impl WorldModel {
         let process = &mut world.processes[id];
         process.commands = Some(server);
         process.connection += 1;
-        process.link.is_asked_over(process.connection);
+        let connection = process.connection;
+        process.link.is_asked_over(connection);
     }
 
     pub(super) fn subscribe(&self, world: &mut World, id: usize, server: usize) {
@@ -542,7 +543,7 @@ impl WorldModel {
 
     pub(super) fn older_at_rest(&self, world: &mut World, current: usize) -> Option<&'static str> {
         let data = world.servers[current].data;
-        let lives = |it: &&WorldProcess| it.life == Life::Runs;
+        let lives = |it: &&Shared<WorldProcess>| it.life == Life::Runs;
         let returned = world.processes.iter().filter(lives).map(|it| it.returned).max();
         let mut newest = data.told.max(returned.unwrap_or(0));
         if self.scope.kills > 0 {
