@@ -87,6 +87,24 @@ async fn a_lagging_replica_that_takes_over_brings_nothing_back_also_before_it_is
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_process_that_has_started_since_takes_nothing_older_from_a_lagging_replica() {
+    let (pair, origin) = (Pair::start(), Origin::new());
+    let old = hasty_ones(1, &pair.address.url()).await;
+    assert_eq!(load(&old[0], &origin, "the-key").await, 1);
+    pair.is_replicated("the-key").await;
+    pair.line.stall();
+    end(&old[0], Ends::Key).await;
+    // It has heard of nothing, and nothing fails: its next command is sent over a new connection.
+    let new = hasty_ones(1, &pair.address.url()).await;
+    assert_eq!(new[0].get("nothing").await, None);
+    pair.promote();
+    pair.address.block_subscribers(true);
+    pair.address.lead_to(pair.replica.port());
+    assert_ne!(load(&new[0], &origin, "the-key").await, 1, "it was invalidated");
+    pair.address.block_subscribers(false);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_that_starts_from_an_old_snapshot_brings_nothing_back() {
     for what in [Ends::Key, Ends::Tag] {
         let (server, origin) = (Server::start(), Origin::new());
