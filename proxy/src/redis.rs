@@ -51,7 +51,8 @@ mod tests {
     async fn a_server_that_cannot_be_reached_is_reported_with_the_cause() {
         // The port was free a moment ago.
         let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        let error = read(&format!("redis://127.0.0.1:{port}")).unwrap().check().await.unwrap_err();
+        let redis = read(&format!("redis://127.0.0.1:{port}")).unwrap();
+        let error = in_namespace(redis, None).check().await.unwrap_err();
         let said = with_causes(&error);
         assert!(said.contains("refused"), "{said}");
     }
