@@ -32,6 +32,7 @@ fn scopes() -> Vec<WorldScope> {
             name: "late reply, started since",
             has_late_beats: true,
             readers: 0b10,
+            reads: 1,
             ..started
         },
         WorldScope {
