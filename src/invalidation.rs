@@ -213,6 +213,13 @@ impl InvalidationLog {
         seq < self.doubted.load(Ordering::Acquire)
     }
 
+    /// Returns whether an invalidation of a result may have been missed whose computation started at
+    /// `started`, before a caller that asked at `asked` came.
+    pub(crate) fn is_doubted_by(&self, started: u64, asked: u64) -> bool {
+        let doubted = self.doubted.load(Ordering::Acquire);
+        started < doubted && doubted <= asked
+    }
+
     /// Returns whether `entry` may be served to a caller that asks now.
     #[inline]
     pub(crate) fn is_alive<V>(&self, entry: &Entry<V>) -> bool {

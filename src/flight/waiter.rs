@@ -503,10 +503,12 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         entry: &Entry<V>,
         is_failure: bool,
     ) -> Fit {
+        let (log, started) = (&self.engine.log, entry.started_seq);
         let fit = caller.fits(&FlightResult {
             entry,
             numbers: waiter.flight.numbers(),
-            is_dead: self.engine.log.is_dead(&entry.tags, entry.started_seq, self.asked),
+            is_dead: log.is_dead(&entry.tags, started, self.asked)
+                || log.is_doubted_by(started, self.asked),
             is_over: waiter.is_late && self.engine.clock.now() >= entry.window().fresh_until,
             is_failure,
         });
