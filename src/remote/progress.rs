@@ -10,7 +10,7 @@
 //! looks all the time.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -29,9 +29,6 @@ const MOST_PATIENCE: u32 = 4;
 /// the next one has all their calls before it.
 const FIRST_ANSWERS: u32 = 3;
 
-/// Of so many calls in a row that were given up, the next one is waited for as long as can be.
-const TRIES_BEFORE_PATIENCE: u32 = 4;
-
 /// How much longer than the slowest of the last answers the next one may take.
 const ABOVE_SLOWEST: u32 = 4;
 
@@ -49,8 +46,8 @@ pub(super) struct Progress {
     answers: AtomicU32,
     /// When the last failure was counted.
     failed: AtomicU64,
-    /// How many calls were given up since the last answer. Then one knows.
-    given_up: AtomicU32,
+    /// Whether nothing was answered since a call was given up: then one knows.
+    is_silent: AtomicBool,
 }
 
 impl Progress {
@@ -63,7 +60,7 @@ impl Progress {
             slowest: AtomicU64::new(0),
             answers: AtomicU32::new(0),
             failed: AtomicU64::new(0),
-            given_up: AtomicU32::new(0),
+            is_silent: AtomicBool::new(false),
         }
     }
 
@@ -72,19 +69,13 @@ impl Progress {
         u64::try_from(nanos).unwrap_or(u64::MAX).max(1)
     }
 
-    /// Returns whether the next call may be waited for longer than `op_timeout`. Where calls were given
-    /// up, it is every fourth: answers may take longer from now on than a call is waited for.
-    fn is_patient(&self) -> bool {
-        self.given_up.load(Ordering::Relaxed).is_multiple_of(TRIES_BEFORE_PATIENCE)
-    }
-
     /// Returns how long the remote may be silent.
     pub(super) fn patience(&self) -> Duration {
-        if !self.is_patient() {
+        if self.is_silent.load(Ordering::Relaxed) {
             return self.op_timeout;
         }
-        let (most, given_up) = (self.most_patience(), self.given_up.load(Ordering::Relaxed));
-        if given_up > 0 || self.answers.load(Ordering::Relaxed) < FIRST_ANSWERS {
+        let most = self.most_patience();
+        if self.answers.load(Ordering::Relaxed) < FIRST_ANSWERS {
             return most;
         }
         match self.slowest.load(Ordering::Relaxed) {
@@ -123,7 +114,7 @@ impl Progress {
                 }
                 Err(_) if Instant::now() < gives_up_at() => {}
                 Err(_) => {
-                    self.given_up.fetch_add(1, Ordering::Relaxed);
+                    self.is_silent.store(true, Ordering::Relaxed);
                     return Err(RemoteError::new(RemoteErrorKind::Timeout));
                 }
             }
@@ -133,14 +124,17 @@ impl Progress {
     /// Returns how long a call waits for a connection that is being made: a handshake takes several
     /// round trips, and processor time.
     pub(super) fn patience_to_connect(&self) -> Duration {
-        if self.is_patient() { self.most_patience() } else { self.op_timeout }
+        match self.is_silent.load(Ordering::Relaxed) {
+            true => self.op_timeout,
+            false => self.most_patience(),
+        }
     }
 
     /// Returns how long a caller waits that has something to serve: `least`, and longer only
     /// where answers have taken longer of late.
     pub(super) fn patience_with_a_value(&self, least: Duration) -> Duration {
         let least = least.min(self.op_timeout);
-        if self.given_up.load(Ordering::Relaxed) > 0 {
+        if self.is_silent.load(Ordering::Relaxed) {
             return least;
         }
         self.above_slowest().clamp(least, self.most_patience())
@@ -168,7 +162,7 @@ impl Progress {
     /// Takes note of an answer to a call, also of one that is an error.
     pub(super) fn note_answer(&self, op: RemoteOp, sent: Instant, allowance: Duration) {
         let now = Instant::now();
-        self.given_up.store(0, Ordering::Relaxed);
+        self.is_silent.store(false, Ordering::Relaxed);
         self.answered.fetch_max(self.nanos(now), Ordering::Relaxed);
         if !is_look(op) {
             self.write_answered.fetch_max(self.nanos(now), Ordering::Relaxed);
@@ -239,18 +233,6 @@ mod tests {
         pass(80 * MS).await;
         progress.note_answer(RemoteOp::Get, sent, 80 * MS);
         assert_eq!(progress.patience(), 100 * MS, "its bytes have taken the time");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn after_calls_that_were_given_up_now_and_then_one_is_waited_for_longer() {
-        let progress = known();
-        let patience = (0..9).map(|_| {
-            progress.given_up.fetch_add(1, Ordering::Relaxed);
-            progress.patience()
-        });
-        let patience: Vec<_> = patience.collect();
-        let expected = (1..10).map(|n| if n % 4 == 0 { 400 * MS } else { 100 * MS });
-        assert_eq!(patience, expected.collect::<Vec<_>>());
     }
 
     #[tokio::test(start_paused = true)]
