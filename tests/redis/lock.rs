@@ -509,7 +509,7 @@ async fn answers_that_take_longer_than_the_time_out_are_waited_for() {
     let begun = Instant::now();
     proxy.delay(Duration::from_millis(305));
     for _ in 0..3 {
-        let guard = lock.acquire(SOON).await.unwrap().expect("nobody has it");
+        let guard = lock.acquire(SOON).await.unwrap().expect("the lock is free");
         assert!(guard.release().await.unwrap());
     }
     assert!(begun.elapsed() >= Duration::from_millis(1830), "six calls");

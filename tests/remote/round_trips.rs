@@ -41,7 +41,7 @@ where
     for (key, value) in (0..).zip(values) {
         assert_eq!(load(&one, key, value.clone()).await, *value);
         let got = load(&two, key, other.clone()).await;
-        assert!(got == *value || got == *other, "nobody has computed {got:?}");
+        assert!(got == *value || got == *other, "no process has computed {got:?}");
         taken += usize::from(got == *value);
     }
     (taken, log.lines())

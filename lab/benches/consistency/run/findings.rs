@@ -84,7 +84,7 @@ impl Findings {
         writeln!(
             text,
             "judged from when the processes were at one server: {}; of these not covered, as \
-             nobody was left to announce them: {}",
+             no process was left to announce them: {}",
             count(|spread| spread.is_split),
             count(|spread| spread.is_uncovered),
         )?;

@@ -101,8 +101,8 @@ impl Target {
         let has_password = user.password().is_some();
         match self.open(&sentinel.clone().set_redis_settings(user)).await {
             Err(failure) if failure.kind == RemoteErrorKind::Denied && has_password => {
-                let nobody = RedisConnectionInfo::default().set_skip_set_lib_name();
-                self.open(&sentinel.clone().set_redis_settings(nobody)).await
+                let anonymous = RedisConnectionInfo::default().set_skip_set_lib_name();
+                self.open(&sentinel.clone().set_redis_settings(anonymous)).await
             }
             opened => opened,
         }
