@@ -6,11 +6,15 @@
 //! answers have taken long of late, it is up to four times as long: of many processes that start
 //! together, each waits for its turn.
 //!
+//! After a call that was given up, callers wait for `op_timeout` until the remote answers again. The
+//! answers may take longer than that from then on. So every fourth probe is waited for as long as
+//! can be: no caller waits for it.
+//!
 //! Looks and writes are told apart. A server can be paused for writes alone, and then it answers
 //! looks all the time.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
@@ -29,6 +33,9 @@ const MOST_PATIENCE: u32 = 4;
 /// the next one has all their calls before it.
 const FIRST_ANSWERS: u32 = 3;
 
+/// Of so many calls in a row that were given up, the next probe is waited for as long as can be.
+const TRIES_BEFORE_PATIENCE: u32 = 4;
+
 /// How much longer than the slowest of the last answers the next one may take.
 const ABOVE_SLOWEST: u32 = 4;
 
@@ -46,8 +53,8 @@ pub(super) struct Progress {
     answers: AtomicU32,
     /// When the last failure was counted.
     failed: AtomicU64,
-    /// Whether nothing was answered since a call was given up: then one knows.
-    is_silent: AtomicBool,
+    /// How many calls were given up since the last answer.
+    given_up: AtomicU32,
 }
 
 impl Progress {
@@ -60,7 +67,7 @@ impl Progress {
             slowest: AtomicU64::new(0),
             answers: AtomicU32::new(0),
             failed: AtomicU64::new(0),
-            is_silent: AtomicBool::new(false),
+            given_up: AtomicU32::new(0),
         }
     }
 
@@ -69,9 +76,19 @@ impl Progress {
         u64::try_from(nanos).unwrap_or(u64::MAX).max(1)
     }
 
+    fn is_silent(&self) -> bool {
+        self.given_up.load(Ordering::Relaxed) > 0
+    }
+
+    /// Returns whether this call is a probe that finds out whether answers take longer now.
+    fn is_patient(&self, op: RemoteOp) -> bool {
+        let given_up = self.given_up.load(Ordering::Relaxed);
+        op == RemoteOp::Probe && given_up > 0 && given_up.is_multiple_of(TRIES_BEFORE_PATIENCE)
+    }
+
     /// Returns how long the remote may be silent.
     pub(super) fn patience(&self) -> Duration {
-        if self.is_silent.load(Ordering::Relaxed) {
+        if self.is_silent() {
             return self.op_timeout;
         }
         let most = self.most_patience();
@@ -94,8 +111,9 @@ impl Progress {
         call: impl Future<Output = Result<T, RemoteError>>,
     ) -> Result<T, RemoteError> {
         let from = Instant::now();
+        let least = if self.is_patient(op) { self.most_patience() } else { Duration::ZERO };
         let gives_up_at = || {
-            let at = self.gives_up_at(op, from, allowance);
+            let at = self.gives_up_at(op, from, allowance).max(from + least + allowance);
             match is_connecting() {
                 true => at.max(from + self.patience_to_connect() + allowance),
                 false => at,
@@ -114,7 +132,7 @@ impl Progress {
                 }
                 Err(_) if Instant::now() < gives_up_at() => {}
                 Err(_) => {
-                    self.is_silent.store(true, Ordering::Relaxed);
+                    self.given_up.fetch_add(1, Ordering::Relaxed);
                     return Err(RemoteError::new(RemoteErrorKind::Timeout));
                 }
             }
@@ -124,7 +142,7 @@ impl Progress {
     /// Returns how long a call waits for a connection that is being made: a handshake takes several
     /// round trips, and processor time.
     pub(super) fn patience_to_connect(&self) -> Duration {
-        match self.is_silent.load(Ordering::Relaxed) {
+        match self.is_silent() {
             true => self.op_timeout,
             false => self.most_patience(),
         }
@@ -134,7 +152,7 @@ impl Progress {
     /// where answers have taken longer of late.
     pub(super) fn patience_with_a_value(&self, least: Duration) -> Duration {
         let least = least.min(self.op_timeout);
-        if self.is_silent.load(Ordering::Relaxed) {
+        if self.is_silent() {
             return least;
         }
         self.above_slowest().clamp(least, self.most_patience())
@@ -162,7 +180,7 @@ impl Progress {
     /// Takes note of an answer to a call, also of one that is an error.
     pub(super) fn note_answer(&self, op: RemoteOp, sent: Instant, allowance: Duration) {
         let now = Instant::now();
-        self.is_silent.store(false, Ordering::Relaxed);
+        self.given_up.store(0, Ordering::Relaxed);
         self.answered.fetch_max(self.nanos(now), Ordering::Relaxed);
         if !is_look(op) {
             self.write_answered.fetch_max(self.nanos(now), Ordering::Relaxed);
@@ -233,6 +251,22 @@ mod tests {
         pass(80 * MS).await;
         progress.note_answer(RemoteOp::Get, sent, 80 * MS);
         assert_eq!(progress.patience(), 100 * MS, "its bytes have taken the time");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_calls_that_were_given_up_every_fourth_probe_is_waited_for_longer() {
+        let progress = known();
+        for op in [RemoteOp::Probe, RemoteOp::Get] {
+            let slow = || tokio::time::sleep(300 * MS);
+            let begun = Instant::now();
+            while progress.answer(op, NONE, || false, async { Ok(slow().await) }).await.is_err() {
+                if begun.elapsed() > 5000 * MS {
+                    break;
+                }
+            }
+            let took = if op == RemoteOp::Probe { 700 * MS } else { 300 * MS };
+            assert_eq!(begun.elapsed(), took, "{op:?}: the probe has told how long answers take");
+        }
     }
 
     #[tokio::test(start_paused = true)]

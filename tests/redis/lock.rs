@@ -514,3 +514,22 @@ async fn answers_that_take_longer_than_the_time_out_are_waited_for() {
     }
     assert!(begun.elapsed() >= Duration::from_millis(1830), "six calls");
 }
+
+#[tokio::test]
+async fn a_lock_is_taken_though_answers_take_longer_than_the_time_out_from_now_on() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let redis = Redis::lazy(&proxy.url())
+        .unwrap()
+        .namespace("stampede")
+        .op_timeout(Duration::from_millis(200));
+    let lock = RedisLock::new(&redis, "orders:42").unwrap().lease(LEASE);
+    for _ in 0..8 {
+        assert!(taken(&lock).await.release().await.unwrap());
+    }
+    // Calls are given up, and no answer of one that was is of use to the next.
+    proxy.delay(Duration::from_millis(500));
+    assert!(lock.try_acquire().await.is_err());
+    let guard = lock.acquire(SOON).await.unwrap().expect("the lock is free");
+    assert!(guard.release().await.unwrap());
+}

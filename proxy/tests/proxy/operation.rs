@@ -96,7 +96,7 @@ async fn every_flag_of_the_contract_is_followed() {
     peer.send(format!("{fresh}Content-Length: 11\r\n\r\n01234567890")).await;
     assert_eq!(client.reply().await.body, "01234567890");
     client.send(ask).await;
-    peer.head().await;
+    let (mut peer, _) = origin.request_after(peer).await;
     peer.send(format!("{fresh}Content-Length: 10\r\n\r\n0123456789")).await;
     assert_eq!(client.reply().await.body, "0123456789");
     let stored = proxy.ask(GET).await;

@@ -367,7 +367,8 @@ impl Pool {
         let shard = self.shard_of(|| name);
         let is_connecting = || self.is_connecting(shard);
         let call = async { Ok(call.await?) };
-        let answer = progress.answer(RemoteOp::Acquire, Duration::ZERO, is_connecting, call).await;
+        // The caller has nothing else to do meanwhile: its calls are as patient as probes.
+        let answer = progress.answer(RemoteOp::Probe, Duration::ZERO, is_connecting, call).await;
         if answer.as_ref().is_err_and(|error| error.kind() == RemoteErrorKind::Timeout) {
             self.suspect_shard(shard);
         }

@@ -38,6 +38,31 @@ async fn three_slow_calls_at_once_do_not_open_the_breaker() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_whose_answers_take_longer_than_the_time_out_from_now_on_is_found_again() {
+    let server = Server::start();
+    let proxy = Proxy::start(server.port());
+    let redis = Redis::lazy(&proxy.url()).unwrap().namespace("stampede").op_timeout(200 * MS);
+    let cache: Cache = patient().redis(redis).build().unwrap();
+    all_listen(std::slice::from_ref(&cache)).await;
+    let origin = Origin::new();
+    for _ in 0..8 {
+        load(&cache, &origin, fresh_key()).await;
+    }
+    proxy.stall();
+    eventually("the breaker is open", || {
+        drop(spawn({
+            let (cache, origin) = (cache.clone(), origin.clone());
+            async move { load(&cache, &origin, fresh_key()).await }
+        }));
+        cache.health() != Health::Up
+    })
+    .await;
+    proxy.pass();
+    proxy.delay(500 * MS);
+    eventually("the server is used again", || cache.health() == Health::Up).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_renewal_behind_replies_of_sixteen_mib_is_not_lost() {
     const LEASE: Duration = Duration::from_secs(6);
     let server = Server::start();
