@@ -5,6 +5,9 @@ use std::time::Duration;
 use crate::entry::Entry;
 use crate::key::Tag;
 
+/// The longest validator, in bytes.
+pub(crate) const MAX_VALIDATOR: usize = 64 << 10;
+
 /// A value with its own lifetime and tags; see
 /// [`Stampede::get_or_compute_with`](crate::Stampede::get_or_compute_with).
 ///
@@ -24,6 +27,7 @@ pub struct Computed<V> {
     pub(crate) stale_for: Option<Duration>,
     pub(crate) stale_if_error: Option<Duration>,
     pub(crate) tags: Vec<Tag>,
+    pub(crate) validator: Option<Box<str>>,
     pub(crate) storable: bool,
     /// Whether the tags are those of the value that is replaced: it was made of a plain value,
     /// and no tag was added.
@@ -39,6 +43,7 @@ impl<V> Computed<V> {
             stale_for: None,
             stale_if_error: None,
             tags: Vec::new(),
+            validator: None,
             storable: true,
             inherits_tags: false,
         }
@@ -88,6 +93,15 @@ impl<V> Computed<V> {
     pub fn tag(mut self, tag: impl Into<Tag>) -> Self {
         self.tags.push(tag.into());
         self.inherits_tags = false;
+        self
+    }
+
+    /// Sets what the origin knows this state of the data by: an entity tag, a date, the number of a
+    /// revision. It is stored with the value, also in the remote, and the next computation of the
+    /// key can ask the origin whether that state still stands: see [`Stored`](crate::Stored). The
+    /// cache does not read it. At most 64 KiB: a longer one is not kept.
+    pub fn validator(mut self, validator: impl Into<Box<str>>) -> Self {
+        self.validator = Some(validator.into()).filter(|text| text.len() <= MAX_VALIDATOR);
         self
     }
 

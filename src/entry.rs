@@ -24,19 +24,35 @@ pub(crate) struct ComputationStart {
 /// stored.
 pub(crate) const TOO_HEAVY: u32 = u32::MAX;
 
-/// A slice in a box in an `Arc`, without what the slice holds.
-const SHARED_BOX: usize = 4 * size_of::<usize>();
+/// The counts of an `Arc` and the labels in it, without what they hold.
+const SHARED_LABELS: usize = 2 * size_of::<usize>() + size_of::<Labels>();
 
 /// No span: as [`ShortSpan::MAX`], longer than any.
 const NEVER: u32 = ShortSpan::MAX.code();
 
-/// The tags of an entry, in the space of one reference.
+/// The tags of an entry and its validator, in the space of one reference.
 #[derive(Clone, Default)]
-pub(crate) struct Tags(Option<Arc<Box<[Tag]>>>);
+pub(crate) struct Tags(Option<Arc<Labels>>);
+
+struct Labels {
+    tags: Box<[Tag]>,
+    validator: Option<Box<str>>,
+}
+
+impl Tags {
+    pub(crate) fn new(tags: Box<[Tag]>, validator: Option<Box<str>>) -> Self {
+        let is_empty = tags.is_empty() && validator.is_none();
+        Self((!is_empty).then(|| Arc::new(Labels { tags, validator })))
+    }
+
+    pub(crate) fn validator(&self) -> Option<&str> {
+        self.0.as_ref()?.validator.as_deref()
+    }
+}
 
 impl From<Box<[Tag]>> for Tags {
     fn from(tags: Box<[Tag]>) -> Self {
-        Self((!tags.is_empty()).then(|| Arc::new(tags)))
+        Self::new(tags, None)
     }
 }
 
@@ -50,7 +66,7 @@ impl Deref for Tags {
     type Target = [Tag];
 
     fn deref(&self) -> &[Tag] {
-        self.0.as_deref().map_or(&[], |tags| tags)
+        self.0.as_deref().map_or(&[], |labels| &labels.tags)
     }
 }
 
@@ -149,10 +165,12 @@ impl<V> Entry<V> {
     }
 
     fn tag_bytes(&self) -> usize {
-        let heap = self.tags.iter().map(Tag::heap_bytes).sum::<usize>();
-        let each = allocated(size_of_val(&*self.tags)).saturating_add(heap);
-        // The tags, and what refers to them.
-        if self.tags.is_empty() { 0 } else { each.saturating_add(allocated(SHARED_BOX)) }
+        let Some(labels) = self.tags.0.as_deref() else { return 0 };
+        let heap = labels.tags.iter().map(Tag::heap_bytes).sum::<usize>();
+        let validator = labels.validator.as_deref().map_or(0, |text| allocated(text.len()));
+        let each = allocated(size_of_val(&*labels.tags)).saturating_add(heap);
+        // The tags and the validator, and what refers to them.
+        each.saturating_add(validator).saturating_add(allocated(SHARED_LABELS))
     }
 
     #[inline]

@@ -77,6 +77,7 @@ fn sample() -> Envelope {
         age: ms(0),
         took: ms(30),
         tags: ["user:7", "path:/report"].map(Tag::from).to_vec(),
+        validator: None,
         payload: Bytes::new(),
     }
 }

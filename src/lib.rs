@@ -166,6 +166,8 @@ mod sync;
 mod tower;
 mod weigh;
 
+pub use cache::call_options::Stored;
+pub use cache::entry_selector::EntrySelector;
 pub use cache::failure::Failure;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
 pub use cache::typed::Cache;

@@ -60,6 +60,16 @@ macro_rules! each_setting {
             /// Sets for how long after its `ttl` a value is served in place of a
             /// failure (`stale-if-error`, RFC 5861 section 4). Defaults to 0.
             stale_if_error: Duration as "duration" = |_| Duration::ZERO;
+            /// Sets how long a caller that could be served a stale value waits for the new one,
+            /// in any of the stale windows. A value that comes within this time is served
+            /// fresh; else the stale value is served, and the work goes on. Without it, a value
+            /// within `stale_for` is served at once, and one within `stale_if_error` after a
+            /// failure, or after `wait_timeout`. It does not shorten the look at the remote
+            /// that must come before a local copy is served again. It has no effect on
+            /// [`get_or_compute_scoped`](crate::Stampede::get_or_compute_scoped), where nothing
+            /// can go on, nor over HTTP. Unset by default. For one call:
+            /// [`EntrySelector::soft_timeout`](crate::EntrySelector::soft_timeout).
+            soft_timeout: Duration as "duration", not_zero "no soft time-out";
             /// Sets the share of the `ttl` by which lifetimes are shortened at
             /// random, from 0 up to but not including 1, so that what was filled
             /// together does not end together. Defaults to 0.1.

@@ -44,7 +44,10 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::cache::batch::round::{BatchKey, KeyOutcome, Panic, Round, Way};
-pub(crate) use crate::cache::batch::round::{BatchLoad, Batcher, LoadedPairs, absent_error};
+pub(crate) use crate::cache::batch::round::{
+    BatchLoad, Batcher, KeyToLoad, LoadedPairs, absent_error,
+};
+use crate::cache::call_options::CallContext;
 use crate::cache::computation::{BoxedCall, Compute};
 use crate::cache::compute::Answer;
 use crate::cache::key_work::{KeyQuestion, KeyWork};
@@ -98,12 +101,14 @@ pub(crate) struct Member<V: Clone + Send + Sync + 'static> {
     own: Option<Arc<Round<V>>>,
     /// Where it computes alone.
     place: Option<PlaceForOne<V>>,
+    context: Option<Arc<CallContext<V>>>,
 }
 
 impl<V: Clone + Send + Sync + 'static> Clone for Member<V> {
     fn clone(&self) -> Self {
         let (batcher, seat) = (Arc::clone(&self.batcher), Arc::clone(&self.seat));
-        Self { key: self.key.clone(), batcher, seat, own: self.own.clone(), place: None }
+        let (own, context) = (self.own.clone(), self.context.clone());
+        Self { key: self.key.clone(), batcher, seat, own, place: None, context }
     }
 }
 
@@ -115,11 +120,13 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
     ) -> Self {
         let call = own.map_or_else(|| batcher.open_call(), |own| Arc::clone(&own.call));
         let seat = Arc::new(Seat::new(app_key, call, Arc::clone(batcher) as Arc<dyn OpenCall>));
-        Self { key, batcher: Arc::clone(batcher), seat, own: own.cloned(), place: None }
+        let (batcher, own) = (Arc::clone(batcher), own.cloned());
+        Self { key, batcher, seat, own, place: None, context: None }
     }
 
     fn work(&self, state: &Arc<CacheState<V>>) -> KeyWork<V, Self> {
-        KeyWork::serve(state, self.key.clone(), None, self.clone()).with_seat(&self.seat)
+        let work = KeyWork::serve(state, self.key.clone(), None, self.clone());
+        work.with_seat(&self.seat).with_context(self.context.clone())
     }
 
     /// Takes the key to a driver: that of its caller as long as this gathers, or one of its own.
@@ -238,8 +245,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         (key, lookup): (Key, Lookup<V>),
         app_key: AppKey,
         batcher: &Arc<Batcher<V>>,
+        context: Option<Arc<CallContext<V>>>,
     ) -> Result<Answer<V, V>, Error> {
-        let (member, own) = single(batcher, key, app_key);
+        let (mut member, own) = single(batcher, key, app_key);
+        member.context = context;
         begin_and(own, self.answer_in_batch(lookup, member)).await
     }
 
@@ -249,8 +258,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         key: Key,
         app_key: AppKey,
         batcher: &Arc<Batcher<V>>,
+        context: Option<Arc<CallContext<V>>>,
     ) -> Result<Answer<V, V>, Error> {
-        let (member, own) = single(batcher, key, app_key);
+        let (mut member, own) = single(batcher, key, app_key);
+        member.context = context;
         let answer = async {
             let mut drivers = 1..MAX_DRIVERS;
             loop {

@@ -85,16 +85,17 @@ where
     CallerClosure::Closure(compute, Computed::plain)
 }
 
-/// Defers a closure that returns a [`Computed`].
-pub(crate) fn computed<V, E, F, Fut>(
+/// Defers a closure that returns a [`Computed`], or what becomes one.
+pub(crate) fn computed<V, R, E, F, Fut>(
     compute: F,
-) -> CallerClosure<F, impl FnOnce(Computed<V>) -> Computed<V> + Send + 'static, V>
+) -> CallerClosure<F, impl FnOnce(R) -> Computed<V> + Send + 'static, V>
 where
     V: 'static,
     F: FnOnce() -> Fut,
-    Fut: Future<Output = Result<Computed<V>, E>>,
+    Fut: Future<Output = Result<R, E>>,
+    R: Into<Computed<V>> + 'static,
 {
-    CallerClosure::Closure(compute, std::convert::identity)
+    CallerClosure::Closure(compute, R::into)
 }
 
 impl<V, R, E, F, Fut, C> TakeCall<V> for CallerClosure<F, C, V>

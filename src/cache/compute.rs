@@ -9,6 +9,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Either};
 
+use crate::cache::call_options::{CallContext, Stored};
 use crate::cache::computation::{Compute, LentClosure, TakeCall, TakenCall};
 use crate::cache::key_work::{FailedCall, KeyQuestion, KeyWork, ReplacedEntry};
 use crate::cache::state::{CacheState, Lookup};
@@ -41,14 +42,14 @@ impl<V: Clone> Answer<V, V> {
 }
 
 /// A caller that gets an error, and how that came about.
-struct Failed {
+pub(super) struct Failed {
     error: Error,
     outcome: CacheOutcome,
 }
 
 impl Failed {
     /// A failure of the computation is an answer; the cache makes all other errors.
-    fn of(error: Error, outcome: CacheOutcome) -> Self {
+    pub(super) fn of(error: Error, outcome: CacheOutcome) -> Self {
         let is_answer = error.kind() == ErrorKind::Inner;
         Self { error, outcome: if is_answer { outcome } else { CacheOutcome::Refused } }
     }
@@ -86,8 +87,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         key: Key,
         lookup: Lookup<V>,
         later: &'a mut dyn TakeCall<V>,
+        context: Option<Arc<CallContext<V>>>,
     ) -> Pin<Box<impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V>>> {
-        let work = KeyWork::serve(self, key, None, LentClosure(later));
+        let work = KeyWork::serve(self, key, None, LentClosure(later)).with_context(context);
         Box::pin(self.answer_deferred(work, lookup))
     }
 
@@ -203,11 +205,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         key: Key,
         lookup: Lookup<V>,
         compute: C,
+        context: Option<Arc<CallContext<V>>>,
     ) -> Result<Answer<V, C::Own>, Error>
     where
         C: Compute<V>,
     {
-        let work = KeyWork::serve(self, key, None, compute);
+        let work = KeyWork::serve(self, key, None, compute).with_context(context);
         let lead = |lead, work| self.counting_panics(door::lead(lead, work));
         let inside = |led, work| async move { Some(lead(led, work).await) };
         self.answer(work, lookup, lead, (LedFor::CallerWithValue, inside)).await
@@ -218,8 +221,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self: &'a Arc<Self>,
         key: Key,
         later: &'a mut dyn TakeCall<V>,
+        context: Option<Arc<CallContext<V>>>,
     ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
-        let work = KeyWork::serve(self, key, None, LentClosure(later));
+        let work = KeyWork::serve(self, key, None, LentClosure(later)).with_context(context);
         Box::pin(async move {
             let on_task = |lead, work| self.lead_deferred(lead, work);
             self.read_fresh(work, on_task).await
@@ -258,6 +262,29 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     ///
     /// No `async fn`: that would hold the work twice, in the future of each waiter.
     pub(super) fn answer<C, LF, RF>(
+        self: &Arc<Self>,
+        work: KeyWork<V, C>,
+        lookup: Lookup<V>,
+        lead_by: impl FnOnce(Lead<V>, KeyWork<V, C>) -> LF + Copy,
+        refresh_by: (LedFor, impl FnOnce(Lead<V>, KeyWork<V, C>) -> RF),
+    ) -> impl Future<Output = Result<Answer<V, C::Own>, Error>>
+    where
+        C: Compute<V>,
+        LF: Future<Output = LeadOutcome<V, KeyWork<V, C>>>,
+        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
+    {
+        // A computation inside its caller would be lost at the end of the limit.
+        let goes_on = refresh_by.0 == LedFor::Refresh;
+        match self.limits(work.question.context.as_deref()).filter(|_| goes_on) {
+            Some(limits) => Either::Left(Box::pin(
+                self.answer_in_time(limits, work, lookup, lead_by, refresh_by),
+            )),
+            None => Either::Right(self.answer_at_once(work, lookup, lead_by, refresh_by)),
+        }
+    }
+
+    /// The same for a caller that has no limits of its own: it gets a stale value at once.
+    pub(super) fn answer_at_once<C, LF, RF>(
         self: &Arc<Self>,
         mut work: KeyWork<V, C>,
         mut lookup: Lookup<V>,
@@ -337,7 +364,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         }
     }
 
-    fn run<W: Work<V>, LF>(
+    pub(super) fn run<W: Work<V>, LF>(
         self: &Arc<Self>,
         work: W,
         lead_by: impl FnOnce(Lead<V>, W) -> LF,
@@ -352,7 +379,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         }
     }
 
-    async fn conclude<C>(
+    pub(super) async fn conclude<C>(
         &self,
         outcome: RunOutcome<V, KeyWork<V, C>>,
     ) -> Result<Answer<V, C::Own>, Failed>
@@ -366,13 +393,18 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             RunOutcome::Called(Err(failed), outcome) => (failed, outcome),
             RunOutcome::Alone(reason, place, work) => {
                 let KeyWork { question, compute } = work;
-                let KeyQuestion { key, purpose, in_hand, .. } = question;
+                let KeyQuestion { key, purpose, in_hand, context, .. } = question;
+                if let Some(call) = &context {
+                    let older = in_hand.as_ref().filter(|entry| self.engine.log.is_alive(entry));
+                    call.show(older.map(|entry| Stored::new(entry, self.now())));
+                }
                 match self.compute_alone((&key, reason), place, compute).await {
                     Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),
                     Err(error) => {
                         // Also where the error is an answer to others: this caller has computed
                         // outside of any flight, so nothing is remembered.
-                        let fallback = purpose.fallback(self, &key, in_hand.as_ref());
+                        let (in_hand, context) = (in_hand.as_ref(), context.as_deref());
+                        let fallback = purpose.fallback(self, &key, in_hand, context);
                         (FailedCall { error, fallback }, CacheOutcome::Alone)
                     }
                 }
@@ -509,7 +541,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         FailureRule { hold, each_computes: action == FailureAction::EachItself, ..shared }
     }
 
-    fn count<T>(&self, result: Result<Answer<V, T>, Failed>) -> Result<Answer<V, T>, Error> {
+    pub(super) fn count<T>(
+        &self,
+        result: Result<Answer<V, T>, Failed>,
+    ) -> Result<Answer<V, T>, Error> {
         let outcome = match &result {
             Ok(Answer::Entry(_, outcome) | Answer::Own(_, outcome))
             | Err(Failed { outcome, .. }) => *outcome,

@@ -1,8 +1,8 @@
 //! The methods that return a value: by a look alone, or by a computation.
 //!
-//! One naming scheme: the computation of `get_or_compute`, `get_or_compute_scoped`, `refresh`
-//! and `get_many` returns a plain value; with `_with`, a [`Computed`], which sets its own
-//! lifetime and tags. A method with `_ref` returns a [`Served`].
+//! The computation of [`Stampede::get_or_compute`] returns a plain value, that of
+//! [`Stampede::get_or_compute_with`] a [`Computed`]. All other differences between calls are options
+//! of [`Stampede::entry`].
 
 use std::future::Future;
 use std::ops::Deref;
@@ -143,7 +143,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
                 Err(miss) => miss,
             };
             let mut later = computation::plain(compute);
-            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_value)
+            self.0.answer_detached(key, look, &mut later, None).await.map(Answer::into_value)
         }
     }
 
@@ -178,7 +178,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
                 Err(miss) => miss,
             };
             let mut later = computation::computed(compute);
-            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_value)
+            self.0.answer_detached(key, look, &mut later, None).await.map(Answer::into_value)
         }
     }
 
@@ -221,171 +221,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
             let value = compute().await?;
             Ok::<ComputationResult<V, V>, E>((Some(Computed::plain(value.clone())), value))
         };
-        Box::pin(self.0.answer_inline(key, look, made)).await.map(Answer::into_value)
-    }
-
-    /// Like [`get_or_compute_scoped`](Self::get_or_compute_scoped), with a value that sets its
-    /// own lifetime and tags, or is not to be stored.
-    ///
-    /// # Errors
-    ///
-    /// As [`get_or_compute_scoped`](Self::get_or_compute_scoped).
-    ///
-    /// # Panics
-    ///
-    /// As [`get_or_compute_scoped`](Self::get_or_compute_scoped).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`get_or_compute_scoped`](Self::get_or_compute_scoped).
-    pub async fn get_or_compute_scoped_with<K, F, Fut, E>(
-        &self,
-        key: K,
-        compute: F,
-    ) -> Result<V, Error>
-    where
-        K: ToKey,
-        F: FnOnce() -> Fut,
-        Fut: Future<Output = Result<Computed<V>, E>>,
-        E: Into<BoxError>,
-    {
-        let (key, look) = match self.look_up(&key) {
-            Ok(entry) => return Ok(entry.value.clone()),
-            Err(miss) => miss,
-        };
-        let made = move || async move {
-            let computed = compute().await?;
-            let own = computed.value.clone();
-            Ok::<ComputationResult<V, V>, E>((Some(computed), own))
-        };
-        Box::pin(self.0.answer_inline(key, look, made)).await.map(Answer::into_value)
-    }
-
-    /// Like [`get_or_compute`](Self::get_or_compute), with a computation that cannot fail.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_stampede::Stampede;
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_stampede::Error> {
-    /// let squares: Stampede<u64> = Stampede::in_memory(Duration::from_secs(60));
-    /// assert_eq!(squares.get_or_compute_infallible(7, || async { 7 * 7 }).await?, 49);
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// Those of the cache: a time-out, a bound that is reached, a panic of another caller's
-    /// computation. Never [`ErrorKind::Inner`](crate::ErrorKind::Inner), unless another caller
-    /// of the key brings a computation that can fail.
-    ///
-    /// # Panics
-    ///
-    /// As [`get_or_compute`](Self::get_or_compute).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`get_or_compute`](Self::get_or_compute).
-    pub fn get_or_compute_infallible<K, F, Fut>(
-        &self,
-        key: K,
-        compute: F,
-    ) -> impl Future<Output = Result<V, Error>>
-    where
-        K: ToKey,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = V> + Send + 'static,
-    {
-        let compute = move || async move { Ok::<V, std::convert::Infallible>(compute().await) };
-        self.get_or_compute(key, compute)
-    }
-
-    /// Like [`get_or_compute`](Self::get_or_compute), without a clone of a stored value, and
-    /// with the outcome.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use std::time::Duration;
-    /// use tower_stampede::{CacheOutcome, Stampede};
-    ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_stampede::Error> {
-    /// let pages: Stampede<String> = Stampede::in_memory(Duration::from_secs(60));
-    /// let load = || async { Ok::<_, std::io::Error>("a long text".to_owned()) };
-    /// let page = pages.get_or_compute_ref("/", load).await?;
-    /// assert_eq!((page.len(), page.outcome()), (11, CacheOutcome::Computed));
-    /// let page = pages.get_or_compute_ref("/", load).await?;
-    /// assert_eq!((page.len(), page.outcome()), (11, CacheOutcome::Hit));
-    /// # Ok(()) }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// As [`get_or_compute`](Self::get_or_compute).
-    ///
-    /// # Panics
-    ///
-    /// As [`get_or_compute`](Self::get_or_compute).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`get_or_compute`](Self::get_or_compute).
-    pub fn get_or_compute_ref<K, F, Fut, E>(
-        &self,
-        key: K,
-        compute: F,
-    ) -> impl Future<Output = Result<Served<V>, Error>>
-    where
-        K: ToKey,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<V, E>> + Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-    {
-        async move {
-            let (key, look) = match self.look_up(&key) {
-                Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
-                Err(miss) => miss,
-            };
-            let mut later = computation::plain(compute);
-            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_served)
-        }
-    }
-
-    /// Like [`get_or_compute_ref`](Self::get_or_compute_ref), with a value that sets its own
-    /// lifetime and tags, or is not to be stored.
-    ///
-    /// # Errors
-    ///
-    /// As [`get_or_compute`](Self::get_or_compute).
-    ///
-    /// # Panics
-    ///
-    /// As [`get_or_compute`](Self::get_or_compute).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`get_or_compute`](Self::get_or_compute).
-    pub fn get_or_compute_ref_with<K, F, Fut, E>(
-        &self,
-        key: K,
-        compute: F,
-    ) -> impl Future<Output = Result<Served<V>, Error>>
-    where
-        K: ToKey,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-    {
-        async move {
-            let (key, look) = match self.look_up(&key) {
-                Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
-                Err(miss) => miss,
-            };
-            let mut later = computation::computed(compute);
-            self.0.answer_detached(key, look, &mut later).await.map(Answer::into_served)
-        }
+        Box::pin(self.0.answer_inline(key, look, made, None)).await.map(Answer::into_value)
     }
 
     /// Returns the value of `key` if it is fresh, or stale in its window. Never
@@ -397,22 +233,15 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     ///
     /// Cancel safe.
     pub async fn get<K: ToKey>(&self, key: K) -> Option<V> {
-        self.find(&key).await.map(|(entry, _)| entry.value.clone())
+        self.find(self.look_up(&key)).await.map(|(entry, _)| entry.value.clone())
     }
 
-    /// Like [`get`](Self::get), without a clone of the value, and with the outcome:
-    /// [`Hit`](CacheOutcome::Hit) or [`Stale`](CacheOutcome::Stale).
-    ///
-    /// # Cancel safety
-    ///
-    /// Cancel safe.
-    pub async fn get_ref<K: ToKey>(&self, key: K) -> Option<Served<V>> {
-        self.find(&key).await.map(|(entry, outcome)| Served::stored(entry, outcome))
-    }
-
-    async fn find<K: ToKey>(&self, key: &K) -> Option<(Arc<Entry<V>>, CacheOutcome)> {
+    pub(super) async fn find(
+        &self,
+        found: Result<Arc<Entry<V>>, (Key, Lookup<V>)>,
+    ) -> Option<(Arc<Entry<V>>, CacheOutcome)> {
         // Judged once: a second judgement may draw the early refresh differently.
-        let (key, look) = match self.look_up(key) {
+        let (key, look) = match found {
             Ok(entry) => return Some((entry, CacheOutcome::Hit)),
             Err((key, Lookup::Unvouched(_))) => {
                 let look = Box::pin(self.0.look_vouched(&key)).await;
@@ -504,58 +333,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     {
         let mut later = computation::plain(compute);
         async move {
-            let answer = self.0.answer_fresh(key.to_key(), &mut later).await;
+            let answer = self.0.answer_fresh(key.to_key(), &mut later, None).await;
             answer.map(Answer::into_value)
         }
-    }
-
-    /// Like [`refresh`](Self::refresh), with a value that sets its own lifetime and tags, or is
-    /// not to be stored. It does not keep the tags of the value that it replaces.
-    ///
-    /// # Errors
-    ///
-    /// As [`refresh`](Self::refresh).
-    ///
-    /// # Panics
-    ///
-    /// Outside of a Tokio runtime.
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`refresh`](Self::refresh).
-    pub fn refresh_with<K, F, Fut, E>(
-        &self,
-        key: K,
-        compute: F,
-    ) -> impl Future<Output = Result<V, Error>>
-    where
-        K: ToKey,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-    {
-        let mut later = computation::computed(compute);
-        async move {
-            let answer = self.0.answer_fresh(key.to_key(), &mut later).await;
-            answer.map(Answer::into_value)
-        }
-    }
-
-    /// Returns the value of `key`, or runs the computation that `work` makes on a miss.
-    pub(crate) async fn get_or_load<K, W, F, Fut, E>(&self, key: &K, work: W) -> Result<V, Error>
-    where
-        K: ToKey + ?Sized,
-        W: FnOnce() -> F,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-    {
-        let (key, look) = match self.look_up(key) {
-            Ok(entry) => return Ok(entry.value.clone()),
-            Err(miss) => miss,
-        };
-        let mut later = computation::computed(work());
-        self.0.answer_detached(key, look, &mut later).await.map(Answer::into_value)
     }
 
     /// Returns a fresh entry, or the key and the look-up that found none.

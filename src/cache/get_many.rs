@@ -9,17 +9,15 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::cache::batch::{BatchLoad, Batcher, Gathering, LoadedPairs, absent_error};
+use crate::cache::batch::{BatchLoad, Batcher, Gathering, KeyToLoad, LoadedPairs, absent_error};
+use crate::cache::call_options::{CallContext, Stored};
 use crate::cache::computation;
 use crate::cache::compute::Answer;
-use crate::cache::get::Served;
 use crate::cache::handle::Stampede;
-use crate::cache::seat::AppKey;
 use crate::cache::state::Lookup;
 use crate::computed::Computed;
 use crate::error::{Absent, BoxError, Error};
 use crate::key::{Key, ToKey};
-use crate::outcome::CacheOutcome;
 
 /// What [`Stampede::get_many`] found: a value or a failure for each key, or neither where the
 /// loader returned no value for the key.
@@ -123,7 +121,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Cancel safety
     ///
     /// Cancel safe: a dropped caller leaves the call running, and its values are stored.
-    pub async fn get_many<K, F, Fut, R, E>(
+    pub async fn get_many<K, F, Fut, P, R, E>(
         &self,
         keys: impl IntoIterator<Item = K>,
         load: F,
@@ -131,41 +129,14 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     where
         K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
         F: Fn(Vec<K>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, E>> + Send + 'static,
-        R: IntoIterator<Item = (K, V)>,
+        Fut: Future<Output = Result<P, E>> + Send + 'static,
+        P: IntoIterator<Item = (K, R)>,
+        R: Into<Computed<V>> + 'static,
         E: Into<BoxError> + 'static,
     {
-        let load = boxed(load, Computed::plain, Error::inner_error);
-        self.get_many_by(keys, |_| self.new_batcher(load)).await
-    }
-
-    /// Like [`get_many`](Self::get_many), with values that set their own lifetimes and tags,
-    /// or are not to be stored.
-    ///
-    /// # Errors
-    ///
-    /// As [`get_many`](Self::get_many).
-    ///
-    /// # Panics
-    ///
-    /// As [`get_many`](Self::get_many).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`get_many`](Self::get_many).
-    pub async fn get_many_with<K, F, Fut, R, E>(
-        &self,
-        keys: impl IntoIterator<Item = K>,
-        load: F,
-    ) -> Batch<K, V>
-    where
-        K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
-        F: Fn(Vec<K>) -> Fut + Send + Sync + 'static,
-        Fut: Future<Output = Result<R, E>> + Send + 'static,
-        R: IntoIterator<Item = (K, Computed<V>)>,
-        E: Into<BoxError> + 'static,
-    {
-        let load = boxed(load, |computed| computed, Error::inner_error);
+        let keys_of = |(key, _): (K, Option<Stored<V>>)| key;
+        let load = move |missing: Vec<_>| load(missing.into_iter().map(keys_of).collect());
+        let load = boxed(load, R::into, Error::inner_error);
         self.get_many_by(keys, |_| self.new_batcher(load)).await
     }
 
@@ -174,54 +145,11 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         Batcher::new(&self.0.engine, load, absent_error(), Duration::ZERO)
     }
 
-    /// Returns the value of one key, loaded with others where the batcher has a window.
-    pub(super) async fn get_in_batch<Q, K>(
-        &self,
-        key: &Q,
-        batcher: &Arc<Batcher<V>>,
-    ) -> Result<V, Error>
-    where
-        Q: ToKey + ToOwned<Owned = K> + ?Sized,
-        K: ToKey + Clone + Send + Sync + 'static,
-    {
-        match self.look_up(key) {
-            Ok(entry) => Ok(entry.value.clone()),
-            Err(miss) => self.load_in_batch(key, miss, batcher).await.map(Answer::into_value),
-        }
-    }
-
-    pub(super) async fn get_ref_in_batch<K>(
-        &self,
-        key: &K,
-        batcher: &Arc<Batcher<V>>,
-    ) -> Result<Served<V>, Error>
-    where
-        K: ToKey + Clone + Send + Sync + 'static,
-    {
-        match self.look_up(key) {
-            Ok(entry) => Ok(Served::stored(entry, CacheOutcome::Hit)),
-            Err(miss) => self.load_in_batch(key, miss, batcher).await.map(Answer::into_served),
-        }
-    }
-
-    fn load_in_batch<'a, Q, K>(
-        &'a self,
-        key: &Q,
-        miss: (Key, Lookup<V>),
-        batcher: &'a Arc<Batcher<V>>,
-    ) -> BoxFuture<'a, Result<Answer<V, V>, Error>>
-    where
-        Q: ToKey + ToOwned<Owned = K> + ?Sized,
-        K: Send + Sync + 'static,
-    {
-        Box::pin(self.0.answer_by_batcher(miss, Arc::new(key.to_owned()), batcher))
-    }
-
     /// Returns values from the store, and loads each of the others by itself, side by side.
     pub(super) async fn get_each<K, F, Fut, E>(
         &self,
         keys: impl IntoIterator<Item = K>,
-        load: impl Fn(&K) -> F,
+        load: impl Fn(&K) -> (Option<Arc<CallContext<V>>>, F),
     ) -> Batch<K, V>
     where
         K: ToKey + Eq + Hash + Clone,
@@ -232,9 +160,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         let (mut batch, missing) = self.look_up_all(keys);
         let answers = FuturesUnordered::new();
         for Missing { key, encoded, lookup } in missing {
-            let mut later = computation::computed(load(&key));
+            let (context, loading) = load(&key);
+            let mut later = computation::computed(loading);
             answers.push(Box::pin(async move {
-                (key, self.0.answer_detached(encoded, lookup, &mut later).await)
+                (key, self.0.answer_detached(encoded, lookup, &mut later, context).await)
             }));
         }
         let mut answers = answers;
@@ -325,12 +254,15 @@ pub(super) fn boxed<K, V, F, Fut, R, T, E>(
 ) -> BatchLoad<V>
 where
     K: ToKey + Clone + Send + Sync + 'static,
-    F: Fn(Vec<K>) -> Fut + Send + Sync + 'static,
+    V: 'static,
+    F: Fn(Vec<(K, Option<Stored<V>>)>) -> Fut + Send + Sync + 'static,
     Fut: Future<Output = Result<R, E>> + Send + 'static,
     R: IntoIterator<Item = (K, T)>,
 {
-    Arc::new(move |keys: Vec<AppKey>| -> BoxFuture<'static, Result<LoadedPairs<V>, Error>> {
-        let own = |key: AppKey| key.downcast::<K>().ok().map(Arc::unwrap_or_clone);
+    Arc::new(move |keys: Vec<KeyToLoad<V>>| -> BoxFuture<'static, Result<LoadedPairs<V>, Error>> {
+        let own = |(key, stored): KeyToLoad<V>| {
+            Some((Arc::unwrap_or_clone(key.downcast::<K>().ok()?), stored))
+        };
         let (loading, error) = (load(keys.into_iter().filter_map(own).collect()), error.clone());
         Box::pin(async move {
             match loading.await {

@@ -222,8 +222,11 @@ where
             };
             let end = match (self.loader(), &gathering) {
                 (Loader::One(load), _) => {
-                    let call = computation::computed(self.loading(load, &key)).take_call();
+                    let context = load.context(None);
+                    let loading = self.loading(load, &key, context.as_ref());
+                    let call = computation::computed(loading).take_call();
                     let work = KeyWork::serve(state, encoded, None, TakenCall(call));
+                    let work = work.with_context(context);
                     state.keep_up(work, seen.as_ref())?.boxed()
                 }
                 (Loader::Batch(_), gathering) => {

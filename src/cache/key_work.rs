@@ -3,6 +3,7 @@
 
 use std::sync::Arc;
 
+use crate::cache::call_options::{CallContext, Stored};
 use crate::cache::computation::Compute;
 use crate::cache::fresh_read::FreshRead;
 use crate::cache::seat::Seat;
@@ -46,6 +47,8 @@ pub(super) enum Purpose<V> {
     Serve,
     /// A newer value than this one; its caller has a value to go on with.
     Refresh(Arc<Entry<V>>),
+    /// The same, and its caller waits for it.
+    Newer(Arc<Entry<V>>),
     /// A value whose computation began after the call.
     FreshRead(Box<FreshRead>),
 }
@@ -58,10 +61,14 @@ impl<V: Clone + Send + Sync + 'static> Purpose<V> {
         state: &CacheState<V>,
         key: &Key,
         in_hand: Option<&Arc<Entry<V>>>,
+        context: Option<&CallContext<V>>,
     ) -> Option<Arc<Entry<V>>> {
         match self {
             Self::FreshRead(_) => None,
-            Self::Serve | Self::Refresh(_) => state.fallback(key, in_hand),
+            Self::Serve | Self::Refresh(_) | Self::Newer(_) => {
+                let found = state.fallback(key, in_hand)?;
+                context.is_none_or(|call| call.accepts(&found, state.now())).then_some(found)
+            }
         }
     }
 }
@@ -92,6 +99,8 @@ pub(crate) struct KeyQuestion<V: Clone + Send + Sync + 'static> {
     passed_over: Option<Arc<Entry<V>>>,
     /// The caller is one of a batch.
     seat: Option<Arc<Seat>>,
+    /// What this call asks for beside the settings of its cache.
+    pub(super) context: Option<Arc<CallContext<V>>>,
 }
 
 /// A question, and the computation that answers it where nothing else does.
@@ -116,6 +125,19 @@ impl<V: Clone + Send + Sync + 'static, C> KeyWork<V, C> {
         self
     }
 
+    /// Makes it the work of a call with options.
+    pub(super) fn with_context(mut self, context: Option<Arc<CallContext<V>>>) -> Self {
+        self.question.context = context;
+        self
+    }
+
+    /// Makes it the work of a caller that has `seen`, and waits for a newer value.
+    pub(super) fn waiting_for_newer(mut self, seen: &Arc<Entry<V>>) -> Self {
+        self.question.refresh(seen);
+        self.question.purpose = Purpose::Newer(Arc::clone(seen));
+        self
+    }
+
     pub(super) fn refreshing(mut self, seen: &Arc<Entry<V>>) -> Self {
         self.question.refresh(seen);
         self
@@ -130,7 +152,8 @@ impl<V: Clone + Send + Sync + 'static, C> KeyWork<V, C> {
 impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
     fn serve(state: &Arc<CacheState<V>>, key: Key, stale: Option<Arc<Entry<V>>>) -> Self {
         let (state, purpose) = (Arc::clone(state), Purpose::Serve);
-        Self { state, key, purpose, in_hand: stale, passed_over: None, seat: None }
+        let (passed_over, seat, context) = (None, None, None);
+        Self { state, key, purpose, in_hand: stale, passed_over, seat, context }
     }
 
     pub(super) fn request(&self) -> FlightRequest {
@@ -160,9 +183,15 @@ impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
     fn is_replaced(&mut self, found: &Arc<Entry<V>>) -> bool {
         match &mut self.purpose {
             Purpose::Serve => false,
-            Purpose::Refresh(seen) => ReplacedEntry::of(seen).is_no_older_than(found),
+            Purpose::Refresh(seen) | Purpose::Newer(seen) => {
+                ReplacedEntry::of(seen).is_no_older_than(found)
+            }
             Purpose::FreshRead(read) => !read.covers(found),
         }
+    }
+
+    fn skips_local_copy(&self) -> bool {
+        self.context.as_ref().is_some_and(|call| call.options.skips_local_copy)
     }
 
     fn rule(&self, hold: HoldRule) -> FailureRule {
@@ -176,12 +205,12 @@ impl<V: Clone + Send + Sync + 'static> Caller<V> for KeyQuestion<V> {
         let request = self.request();
         match self.purpose {
             Purpose::FreshRead(_) => request.despite_hold(),
-            Purpose::Serve | Purpose::Refresh(_) => request,
+            Purpose::Serve | Purpose::Refresh(_) | Purpose::Newer(_) => request,
         }
     }
 
     fn second_look(&mut self) -> Option<Arc<Entry<V>>> {
-        if matches!(self.purpose, Purpose::FreshRead(_)) {
+        if matches!(self.purpose, Purpose::FreshRead(_)) || self.skips_local_copy() {
             return None;
         }
         match self.state.look(self.key.as_bytes()) {
@@ -196,7 +225,7 @@ impl<V: Clone + Send + Sync + 'static> Caller<V> for KeyQuestion<V> {
             Purpose::FreshRead(read) => {
                 result.numbers.computation.is_some_and(|number| number >= read.from_number)
             }
-            Purpose::Serve | Purpose::Refresh(_) => true,
+            Purpose::Serve | Purpose::Refresh(_) | Purpose::Newer(_) => true,
         };
         if is_new_enough && result.may_be_taken() { Fit::Takes } else { Fit::Refused }
     }
@@ -204,12 +233,13 @@ impl<V: Clone + Send + Sync + 'static> Caller<V> for KeyQuestion<V> {
     fn wants_computation_from(&self) -> Option<u64> {
         match &self.purpose {
             Purpose::FreshRead(read) => Some(read.from_number),
-            Purpose::Serve | Purpose::Refresh(_) => None,
+            Purpose::Serve | Purpose::Refresh(_) | Purpose::Newer(_) => None,
         }
     }
 
     fn fallback(&self) -> Option<Arc<Entry<V>>> {
-        self.purpose.fallback(&self.state, &self.key, self.in_hand.as_ref())
+        let (in_hand, context) = (self.in_hand.as_ref(), self.context.as_deref());
+        self.purpose.fallback(&self.state, &self.key, in_hand, context)
     }
 
     fn fallback_for(&self, failure: &Error) -> Option<Arc<Entry<V>>> {
@@ -241,6 +271,9 @@ impl<V: Clone + Send + Sync + 'static> Search<V> for KeyQuestion<V> {
     }
 
     fn copy_here(&mut self) -> Option<Arc<Entry<V>>> {
+        if self.skips_local_copy() {
+            return None;
+        }
         let copy = self.state.local.peek(self.key.as_bytes())?;
         let is_meant = copy.is_copy_over(self.state.now()) && self.state.engine.log.is_alive(&copy);
         (is_meant && self.judge(&copy) == Judgement::Serves).then_some(copy)
@@ -270,7 +303,7 @@ impl<V: Clone + Send + Sync + 'static> Search<V> for KeyQuestion<V> {
 impl<V: Clone + Send + Sync + 'static> Question<V> for KeyQuestion<V> {
     fn patience(&mut self) -> Patience {
         match self.purpose {
-            Purpose::Serve | Purpose::FreshRead(_) => Patience::Wait,
+            Purpose::Serve | Purpose::Newer(_) | Purpose::FreshRead(_) => Patience::Wait,
             Purpose::Refresh(_) => Patience::GiveUp,
         }
     }
@@ -335,6 +368,7 @@ pub(super) struct BegunCall<V: Clone + Send + Sync + 'static> {
     in_hand: Option<Arc<Entry<V>>>,
     /// What the result replaces.
     replaced: Option<Arc<Entry<V>>>,
+    context: Option<Arc<CallContext<V>>>,
     /// What follows a failure of which nothing is known.
     shared: FailureRule,
 }
@@ -343,7 +377,7 @@ impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
     pub(super) fn begin(self, lead: &mut Lead<V>) -> BegunCall<V> {
         let shared = self.rule(HoldRule::Never);
         lead.set_fallback(shared.stale_until.is_some());
-        let Self { state, key, purpose, in_hand, passed_over, .. } = self;
+        let Self { state, key, purpose, in_hand, passed_over, context, .. } = self;
         // What stands there now, and not when the caller asked: another computation may
         // have stored a value with other tags since.
         let here = state.local.peek(key.as_bytes());
@@ -352,13 +386,23 @@ impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
         let replaced = replaced.or_else(|| in_hand.clone());
         // Also a cache that only fails has something to forget.
         state.tidy_from_now_on();
-        BegunCall { state, key, purpose, in_hand, replaced, shared }
+        let begun = BegunCall { state, key, purpose, in_hand, replaced, context, shared };
+        if let Some(call) = &begun.context {
+            call.show(begun.stored());
+        }
+        begun
     }
 }
 
 /// Each end returns what is left to do. That is code of the user, as is the `Drop` of what this holds,
 /// and the task may have other callers to answer first.
 impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
+    /// Returns what the computation may renew.
+    pub(super) fn stored(&self) -> Option<Stored<V>> {
+        let older = self.replaced.as_ref()?;
+        self.state.engine.log.is_alive(older).then(|| Stored::new(older, self.state.now()))
+    }
+
     pub(super) async fn end_computed(
         &self,
         lead: Lead<V>,
@@ -373,6 +417,10 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
         if !computed.storable {
             return self.end_unstored(lead, declined).await;
         }
+        let computed = match &self.context {
+            Some(call) => computed.with_options(&call.options),
+            None => computed,
+        };
         let computed = computed.with_tags_of(self.replaced.as_deref());
         match self.state.entry(computed, &lead.facts()) {
             (entry, true) => lead.store(&entry),
@@ -437,7 +485,8 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
         };
         let end = Conclusion::Fail { error: error.clone(), rule, result: None };
         let leavings = lead.conclude(end);
-        let fallback = self.purpose.fallback(&self.state, &self.key, self.in_hand.as_ref());
+        let (in_hand, context) = (self.in_hand.as_ref(), self.context.as_deref());
+        let fallback = self.purpose.fallback(&self.state, &self.key, in_hand, context);
         (FailedCall { error, fallback }, leavings)
     }
 }

@@ -45,6 +45,8 @@
 //! - `put`: the methods that store and invalidate; `mark_stale`: those that make stale by tags.
 //! - `state`: what a handle and its layers share: the look-up, how entries are made, and the
 //!   task that tidies.
+//! - `entry_selector`, `call_options`: one call with options of its own; `call_limits`: how long
+//!   such a call waits.
 //! - `computation`: the closure that a caller brings, and how its type is forgotten.
 //! - `compute`: the ways of a caller that asks for a key; `key_work`: what it brings; `fresh_read`:
 //!   which values of other processes a fresh read takes.
@@ -58,8 +60,11 @@
 
 pub(crate) mod batch;
 pub(crate) mod builder;
+mod call_limits;
+pub(crate) mod call_options;
 pub(crate) mod computation;
 pub(crate) mod compute;
+pub(crate) mod entry_selector;
 pub(crate) mod failure;
 mod fresh_read;
 pub(crate) mod get;

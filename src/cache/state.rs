@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::cache::builder::Values;
 use crate::clock::{Clock, Tick};
 use crate::computed::Computed;
-use crate::entry::{ComputationStart, Entry};
+use crate::entry::{ComputationStart, Entry, Tags};
 use crate::flight::door::FlightFacts;
 use crate::flight::engine::Engine;
 use crate::flight::ports::Store;
@@ -292,7 +292,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         took: Duration,
     ) -> (Entry<V>, bool) {
         let window = Window::new(started.tick, self.lifetimes(&computed), took);
-        let entry = Entry::new(computed.value, window, computed.tags, started.seq);
+        let tags = Tags::new(computed.tags.into(), computed.validator);
+        let entry = Entry::new(computed.value, window, tags, started.seq);
         let entry = self.values.weights.weigh(entry, key);
         let is_of_use = self.engine.clock.now() < window.useful_until();
         self.keeps_for(window);

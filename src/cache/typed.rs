@@ -12,19 +12,44 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use parking_lot::RwLock;
 
 use crate::cache::batch::{Batcher, absent_error};
+use crate::cache::call_options::{CallContext, CallOptions, Stored};
+use crate::cache::computation;
 use crate::cache::compute::Answer;
+use crate::cache::entry_selector::EntrySelector;
 use crate::cache::failure::Failure;
-use crate::cache::get::Served;
 use crate::cache::get_many::{Batch, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
 use crate::cache::seat::AppKey;
 use crate::cache::state::{CacheState, Lookup};
 use crate::computed::Computed;
 use crate::error::{Error, FailureAction, LoadFailure};
-use crate::key::{Tag, ToKey};
+use crate::key::{Key, Tag, ToKey};
 
 type Loading<V, E> = BoxFuture<'static, Result<Computed<V>, E>>;
-pub(super) type LoadOne<K, V, E> = Arc<dyn Fn(K) -> Loading<V, E> + Send + Sync>;
+type Load<K, V, E> = dyn Fn(K, Option<Stored<V>>) -> Loading<V, E> + Send + Sync;
+
+/// A loader for single keys.
+pub(super) struct LoadOne<K, V, E> {
+    load: Arc<Load<K, V, E>>,
+    /// Whether it reads what is stored.
+    sees_stored: bool,
+}
+
+impl<K, V, E> LoadOne<K, V, E> {
+    /// Returns what a call needs: a loader that reads what is stored has a context in any case.
+    pub(super) fn context(
+        &self,
+        context: Option<Arc<CallContext<V>>>,
+    ) -> Option<Arc<CallContext<V>>> {
+        context.or_else(|| self.sees_stored.then(|| CallContext::new(CallOptions::default())))
+    }
+}
+
+impl<K, V, E> Clone for LoadOne<K, V, E> {
+    fn clone(&self) -> Self {
+        Self { load: Arc::clone(&self.load), sees_stored: self.sees_stored }
+    }
+}
 
 /// What is done about a failure; set after the loader, which needs it.
 struct FailureHook<E>(Arc<RwLock<Option<FailureRule<E>>>>);
@@ -64,7 +89,7 @@ pub(super) enum Loader<K, V, E> {
 impl<K, V, E> Clone for Loader<K, V, E> {
     fn clone(&self) -> Self {
         match self {
-            Self::One(load) => Self::One(Arc::clone(load)),
+            Self::One(load) => Self::One(load.clone()),
             Self::Batch(batcher) => Self::Batch(Arc::clone(batcher)),
         }
     }
@@ -184,12 +209,60 @@ where
         Fut: Future<Output = Result<R, E>> + Send + 'static,
         R: Into<Computed<V>>,
     {
-        let load = move |key| -> Loading<V, E> {
-            let loading = load(key);
+        Self::with_loader(handle, move |key, _| load(key), false)
+    }
+
+    /// Like [`new`](Self::new), with a loader that sees the older value: it can ask the origin
+    /// whether that still stands, and renew it. See [`Stored`], also for which values it sees.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Cache, Computed, Stampede, Stored};
+    ///
+    /// type Page = (String, u64);
+    ///
+    /// async fn load(id: u64, stored: Option<Stored<Page>>) -> Result<Computed<Page>, std::io::Error> {
+    ///     // select page, revision from pages where id = $1 and revision > $2
+    ///     let revision = stored.as_ref().map_or(0, |stored| stored.value().1);
+    ///     match stored {
+    ///         Some(stored) if revision == 1 => Ok(stored.renewed()),
+    ///         _ => Ok(Computed::new((format!("page {id}"), 1))),
+    ///     }
+    /// }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let handle = Stampede::builder("pages")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .stale_if_error(Duration::from_secs(3600))
+    ///     .build()?;
+    /// let pages = Cache::revalidating(handle, load);
+    /// assert_eq!(pages.get(7).await?.0, "page 7");
+    /// # Ok(()) }
+    /// ```
+    pub fn revalidating<F, Fut, R>(handle: Stampede<V>, load: F) -> Self
+    where
+        F: Fn(K, Option<Stored<V>>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, E>> + Send + 'static,
+        R: Into<Computed<V>>,
+    {
+        Self::with_loader(handle, load, true)
+    }
+
+    fn with_loader<F, Fut, R>(handle: Stampede<V>, load: F, sees_stored: bool) -> Self
+    where
+        F: Fn(K, Option<Stored<V>>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<R, E>> + Send + 'static,
+        R: Into<Computed<V>>,
+    {
+        let load = move |key, stored| -> Loading<V, E> {
+            let loading = load(key, stored);
             Box::pin(async move { loading.await.map(Into::into) })
         };
         let (hook, absent) = (FailureHook(Arc::default()), AbsentHook(Arc::default()));
-        Self { handle, loader: Loader::One(Arc::new(load)), hook, absent }
+        let load = LoadOne { load: Arc::new(load), sees_stored };
+        Self { handle, loader: Loader::One(load), hook, absent }
     }
 
     /// Sets what a failure of the loader does to the waiters and to the callers that come
@@ -259,6 +332,21 @@ where
     pub fn batched<F, Fut, P, R>(handle: Stampede<V>, load: F) -> Self
     where
         F: Fn(Vec<K>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<P, E>> + Send + 'static,
+        P: IntoIterator<Item = (K, R)>,
+        R: Into<Computed<V>> + 'static,
+    {
+        let keys_of = |(key, _): (K, Option<Stored<V>>)| key;
+        Self::batched_revalidating(handle, move |missing: Vec<_>| {
+            load(missing.into_iter().map(keys_of).collect())
+        })
+    }
+
+    /// Like [`batched`](Self::batched), with a loader that sees the older value of each key: it can
+    /// renew those that still stand. See [`revalidating`](Self::revalidating).
+    pub fn batched_revalidating<F, Fut, P, R>(handle: Stampede<V>, load: F) -> Self
+    where
+        F: Fn(Vec<(K, Option<Stored<V>>)>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<P, E>> + Send + 'static,
         P: IntoIterator<Item = (K, R)>,
         R: Into<Computed<V>> + 'static,
@@ -356,11 +444,72 @@ where
     /// Cancel safe: a dropped caller leaves a loader that has begun running for the others, and
     /// its result is stored.
     pub async fn get(&self, key: K) -> Result<V, Failure<E>> {
-        let loaded = match &self.loader {
-            Loader::One(load) => self.handle.get_or_load(&key, || self.loading(load, &key)).await,
-            Loader::Batch(batcher) => self.handle.get_in_batch(&key, batcher).await,
+        let loaded = match self.handle.look_up(&key) {
+            Ok(entry) => return Ok(entry.value.clone()),
+            Err(miss) => self.load(miss, &key, None).await,
         };
-        loaded.map_err(Failure::from)
+        loaded.map(Answer::into_value).map_err(Failure::from)
+    }
+
+    /// Selects the entry of `key`, for one call with options of its own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_stampede::{Cache, Failure, Stampede};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Failure<std::io::Error>> {
+    /// # let handle = Stampede::in_memory(Duration::from_secs(60));
+    /// let squares = Cache::new(handle, |n: u64| async move { Ok(n * n) });
+    /// let square = squares.entry(7).soft_timeout(Duration::from_millis(50)).get().await?;
+    /// assert_eq!(*square, 49);
+    /// # Ok(()) }
+    /// ```
+    pub fn entry(&self, key: K) -> EntrySelector<'_, Self, K> {
+        EntrySelector::new(self, key)
+    }
+
+    /// Answers a caller that has found nothing fresh.
+    pub(super) async fn load(
+        &self,
+        (encoded, look): (Key, Lookup<V>),
+        key: &K,
+        context: Option<Arc<CallContext<V>>>,
+    ) -> Result<Answer<V, V>, Error> {
+        let state = &self.handle.0;
+        match &self.loader {
+            Loader::One(load) => {
+                let context = load.context(context);
+                let mut later = computation::computed(self.loading(load, key, context.as_ref()));
+                state.answer_detached(encoded, look, &mut later, context).await
+            }
+            Loader::Batch(batcher) => {
+                let key = Arc::new(key.clone());
+                let answer = state.answer_by_batcher((encoded, look), key, batcher, context);
+                Box::pin(answer).await
+            }
+        }
+    }
+
+    /// Answers with a value whose computation began after the call.
+    pub(super) async fn load_fresh(
+        &self,
+        key: &K,
+        context: Option<Arc<CallContext<V>>>,
+    ) -> Result<Answer<V, V>, Error> {
+        let (state, encoded) = (&self.handle.0, key.to_key());
+        match &self.loader {
+            Loader::One(load) => {
+                let context = load.context(context);
+                let mut later = computation::computed(self.loading(load, key, context.as_ref()));
+                state.answer_fresh(encoded, &mut later, context).await
+            }
+            Loader::Batch(batcher) => {
+                let key = Arc::new(key.clone());
+                Box::pin(state.answer_fresh_by_batcher(encoded, key, batcher, context)).await
+            }
+        }
     }
 
     /// Returns a value whose loading began after this call: a fresh read; see
@@ -399,15 +548,8 @@ where
     ///
     /// Cancel safe: a dropped caller leaves the loader running.
     pub async fn refresh(&self, key: K) -> Result<V, Failure<E>> {
-        let loaded = match &self.loader {
-            Loader::One(load) => self.handle.refresh_with(&key, self.loading(load, &key)).await,
-            Loader::Batch(batcher) => {
-                let (encoded, key) = (key.to_key(), Arc::new(key));
-                let answer = self.handle.0.answer_fresh_by_batcher(encoded, key, batcher);
-                Box::pin(answer).await.map(Answer::into_value)
-            }
-        };
-        loaded.map_err(Failure::from)
+        let loaded = self.load_fresh(&key, None).await;
+        loaded.map(Answer::into_value).map_err(Failure::from)
     }
 
     pub(super) fn loader(&self) -> &Loader<K, V, E> {
@@ -425,11 +567,13 @@ where
         &self,
         load: &LoadOne<K, V, E>,
         key: &K,
+        context: Option<&Arc<CallContext<V>>>,
     ) -> impl FnOnce() -> BoxFuture<'static, Result<Computed<V>, LoadFailure>> + Send + use<K, V, E>
     {
-        let (load, key, hook) = (Arc::clone(load), key.clone(), self.hook.clone());
+        let (load, key, hook) = (Arc::clone(&load.load), key.clone(), self.hook.clone());
+        let context = context.cloned();
         move || {
-            let loading = load(key);
+            let loading = load(key, context.and_then(|call| call.take_stored()));
             Box::pin(async move { loading.await.map_err(|error| LoadFailure(hook.failure(error))) })
         }
     }
@@ -458,7 +602,10 @@ where
         let batch = match &self.loader {
             Loader::Batch(batcher) => self.handle.get_many_by(keys, |_| Arc::clone(batcher)).await,
             Loader::One(load) => {
-                let load = |key: &K| self.loading(load, key);
+                let load = |key: &K| {
+                    let context = load.context(None);
+                    (context.clone(), self.loading(load, key, context.as_ref()))
+                };
                 self.handle.get_each(keys, load).await
             }
         };
@@ -528,37 +675,11 @@ where
         K: Borrow<Q>,
         Q: ToKey + ToOwned<Owned = K> + ?Sized,
     {
-        let loaded = match &self.loader {
-            Loader::One(load) => {
-                self.handle.get_or_load(key, || self.loading(load, &key.to_owned())).await
-            }
-            Loader::Batch(batcher) => self.handle.get_in_batch(key, batcher).await,
+        let loaded = match self.handle.look_up(key) {
+            Ok(entry) => return Ok(entry.value.clone()),
+            Err(miss) => self.load(miss, &key.to_owned(), None).await,
         };
-        loaded.map_err(Failure::from)
-    }
-
-    /// Like [`get`](Self::get), without a clone of a stored value, and with the outcome.
-    ///
-    /// # Errors
-    ///
-    /// As [`get`](Self::get).
-    ///
-    /// # Panics
-    ///
-    /// As [`get`](Self::get).
-    ///
-    /// # Cancel safety
-    ///
-    /// As [`get`](Self::get).
-    pub async fn get_ref(&self, key: K) -> Result<Served<V>, Failure<E>> {
-        let loaded = match &self.loader {
-            Loader::One(load) => {
-                let compute = self.loading(load, &key);
-                self.handle.get_or_compute_ref_with(&key, compute).await
-            }
-            Loader::Batch(batcher) => self.handle.get_ref_in_batch(&key, batcher).await,
-        };
-        loaded.map_err(Failure::from)
+        loaded.map(Answer::into_value).map_err(Failure::from)
     }
 
     /// Returns the value of `key` if it is there; never loads. See [`Stampede::get`].

@@ -10,7 +10,7 @@ use bytes::Bytes;
 
 use crate::cache::weights::Weights;
 use crate::clock::Tick;
-use crate::entry::Entry;
+use crate::entry::{Entry, Tags};
 use crate::flight::engine::Engine;
 use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag, is_of_process};
@@ -282,7 +282,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         let born = started.minus(envelope.age);
         let window = Window::counted_from(born, born, lifetimes, envelope.took)
             .kept_longer(envelope.kept_longer);
-        let entry = Entry::new(value, window, envelope.tags, seq).with_version(version);
+        let tags = Tags::new(envelope.tags.into(), envelope.validator);
+        let entry = Entry::new(value, window, tags, seq).with_version(version);
         Some(self.weights.weigh(entry, key))
     }
 
@@ -320,6 +321,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             kept_longer: window.kept_until().since(window.useful_until()),
             took: window.computed_in(),
             tags,
+            validator: entry.tags.validator().map(Into::into),
             payload,
         };
         let left = window.kept_until().since(self.engine.upgrade()?.clock.now());
@@ -352,6 +354,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             kept_longer: Duration::ZERO,
             took,
             tags: Vec::new(),
+            validator: None,
             payload,
         };
         let bytes = envelope::encode(&envelope, key, &self.form.coding, grant.version)?;

@@ -4,14 +4,14 @@
 //! | --- | --- |
 //! | 0..2 | magic |
 //! | 2 | format |
-//! | 3 | flags: 1 = not to be shared, 2 = the payload is compressed, 4 = the rest is encrypted |
+//! | 3 | flags: 1 = not to be shared, 2 = the payload is compressed, 4 = the rest is encrypted, 8 = there is a validator |
 //! | 4..20 | the version in decimal digits, which a put replaces in the server |
 //! | 20..28 | checksum over everything but the version and itself |
 //! | 28..84 | started at, fresh, stale, stale if error, took, age, kept longer; each in ms |
 //! | 84..96 | number of type, codec and schema; length of the key; number of tags |
 //! | 96..104 | length of the payload |
 //! | 104..120 | the stamp: epoch and position in the invalidation log; 0 where there is no log |
-//! | 120.. | tags, each with its length; key; payload. Encrypted, as `codec/coding/aead.rs` says |
+//! | 120.. | tags, and the validator if there is one, each with its length; key; payload. Encrypted, as `codec/coding/aead.rs` says |
 //!
 //! Numbers are big-endian. Whatever is read is untrusted: nothing is allocated
 //! before the lengths and the checksum are right. The checksum finds damage; it
@@ -21,6 +21,7 @@ use std::time::Duration;
 
 use bytes::{BufMut, Bytes, BytesMut};
 
+use crate::computed::MAX_VALIDATOR;
 use crate::key::{Key, Tag};
 use crate::lease::grant::{Epoch, ServerTime, Stamp, Version};
 use crate::remote::codec::coding::EnvelopeCoding;
@@ -30,6 +31,7 @@ const FORMAT: u8 = 3;
 const UNCACHEABLE: u8 = 1;
 const COMPRESSED: u8 = 2;
 const ENCRYPTED: u8 = 4;
+const WITH_VALIDATOR: u8 = 8;
 
 /// Where the version stands; the scripts in the server know it too.
 const VERSION: std::ops::Range<usize> = 4..20;
@@ -61,6 +63,8 @@ pub(crate) struct Envelope {
     /// How long the computation took.
     pub(crate) took: Duration,
     pub(crate) tags: Vec<Tag>,
+    /// What the origin knows this state of the data by.
+    pub(crate) validator: Option<Box<str>>,
     pub(crate) payload: Bytes,
 }
 
@@ -119,7 +123,8 @@ pub(crate) fn encode(
     out.put_u8(
         flag(envelope.kind == Kind::Uncacheable, UNCACHEABLE)
             | flag(compressed.is_some(), COMPRESSED)
-            | flag(coding.keys.is_some(), ENCRYPTED),
+            | flag(coding.keys.is_some(), ENCRYPTED)
+            | flag(envelope.validator.is_some(), WITH_VALIDATOR),
     );
     out.put_slice(version.to_string().as_bytes());
     out.put_u64(0);
@@ -134,9 +139,10 @@ pub(crate) fn encode(
     out.put_u64(payload.len() as u64);
     out.put_u64(envelope.stamp.map_or(0, |stamp| stamp.epoch.get()));
     out.put_u64(envelope.stamp.map_or(0, |stamp| stamp.position));
-    for tag in &envelope.tags {
-        out.put_u32(u32::try_from(tag.as_bytes().len()).ok()?);
-        out.put_slice(tag.as_bytes());
+    let tags = envelope.tags.iter().map(Tag::as_bytes);
+    for label in tags.chain(envelope.validator.as_deref().map(str::as_bytes)) {
+        out.put_u32(u32::try_from(label.len()).ok()?);
+        out.put_slice(label);
     }
     out.put_slice(key.as_bytes());
     out.put_slice(payload);
@@ -152,7 +158,8 @@ pub(crate) fn encode(
 /// Returns how many bytes [`encode`] writes, without compression and encryption.
 pub(crate) fn encoded_len(envelope: &Envelope, key: &Key) -> usize {
     let tags: usize = envelope.tags.iter().map(|tag| 4 + tag.as_bytes().len()).sum();
-    HEAD + tags + key.as_bytes().len() + envelope.payload.len()
+    let validator = envelope.validator.as_ref().map_or(0, |text| 4 + text.len());
+    HEAD + tags + validator + key.as_bytes().len() + envelope.payload.len()
 }
 
 /// Reads the envelope of `key`. Its payload is a slice of `bytes`; one of more
@@ -181,6 +188,10 @@ pub(crate) fn open(
         rest = coding.decrypt(place(bytes, key), &rest).ok_or(Damage::Decryption)?;
     }
     let tags = read_tags(&mut rest, head.tags).ok_or(Damage::Format)?;
+    let validator = match head.has_validator {
+        true => Some(read_validator(&mut rest).ok_or(Damage::Format)?),
+        false => None,
+    };
     let named = take(&mut rest, head.key_len).ok_or(Damage::Format)?;
     if rest.len() as u64 != head.payload_len {
         return Err(Damage::Format);
@@ -202,6 +213,7 @@ pub(crate) fn open(
         age: head.spans[4],
         kept_longer: head.spans[5],
         tags,
+        validator,
         payload: rest,
     };
     Ok(EnvelopeContents { version: version_of(bytes), envelope })
@@ -223,6 +235,7 @@ struct Head {
     kind: Kind,
     is_compressed: bool,
     is_encrypted: bool,
+    has_validator: bool,
     started: u64,
     spans: [Duration; 6],
     number: u32,
@@ -239,13 +252,14 @@ impl Head {
             return Err(Damage::Magic);
         }
         let has = |flag| head[3] & flag != 0;
-        if head[2] != FORMAT || has(!(UNCACHEABLE | COMPRESSED | ENCRYPTED)) {
+        if head[2] != FORMAT || has(!(UNCACHEABLE | COMPRESSED | ENCRYPTED | WITH_VALIDATOR)) {
             return Err(Damage::Format);
         }
         Ok(Self {
             kind: if has(UNCACHEABLE) { Kind::Uncacheable } else { Kind::Value },
             is_compressed: has(COMPRESSED),
             is_encrypted: has(ENCRYPTED),
+            has_validator: has(WITH_VALIDATOR),
             started: u64_at(head, 28),
             spans: [36, 44, 52, 60, 68, 76].map(|at| Duration::from_millis(u64_at(head, at))),
             number: u32_at(head, 84),
@@ -275,6 +289,12 @@ fn read_tags(rest: &mut Bytes, count: u32) -> Option<Vec<Tag>> {
         tags.push(Tag::from_encoded(&take(rest, len)?));
     }
     Some(tags)
+}
+
+fn read_validator(rest: &mut Bytes) -> Option<Box<str>> {
+    let len = u32::from_be_bytes(*take(rest, 4)?.first_chunk()?);
+    let text = take(rest, len).filter(|text| text.len() <= MAX_VALIDATOR)?;
+    std::str::from_utf8(&text).ok().map(Into::into)
 }
 
 fn take(rest: &mut Bytes, len: u32) -> Option<Bytes> {

@@ -110,7 +110,7 @@ where
         };
         ResponseFuture::pending(async move {
             let served = if inline {
-                inner.answer_inline(key, look, work).await?
+                inner.answer_inline(key, look, work, None).await?
             } else {
                 inner.answer_owned(key, look, work).await?
             };

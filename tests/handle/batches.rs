@@ -321,7 +321,7 @@ async fn values_may_set_their_own_tags() {
             }
         }
     };
-    assert_eq!(cache.get_many_with([1, 2], load).await.values, squares([1, 2]));
+    assert_eq!(cache.get_many([1, 2], load).await.values, squares([1, 2]));
     cache.invalidate_tag(("id", 1_u64)).await;
     assert_eq!((cache.get(1).await, cache.get(2).await), (None, Some(4)));
 }

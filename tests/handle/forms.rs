@@ -1,10 +1,10 @@
 //! The forms of one operation: with a value that sets its own lifetime and tags, by
-//! reference, without `await`, and with a computation that cannot fail.
+//! reference, and without `await`.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
-use tower_stampede::{CacheOutcome, Computed, ErrorKind, Stampede};
+use tower_stampede::{CacheOutcome, Computed, Stampede};
 
 use crate::kit::origin::*;
 use crate::kit::spawn;
@@ -26,14 +26,14 @@ async fn a_reference_to_a_stored_value_clones_nothing_and_outlives_its_eviction(
     let clones = Arc::<AtomicUsize>::default();
     cache.put("k", Counted(Arc::clone(&clones))).await;
     let never = || async { Err::<Counted, _>(OriginError(0)) };
-    let served = cache.get_or_compute_ref("k", never).await.unwrap();
-    let looked_up = cache.get_ref("k").await.unwrap();
+    let served = cache.entry("k").get_or_compute(never).await.unwrap();
+    let looked_up = cache.entry("k").get().await.unwrap();
     cache.invalidate("k").await;
     assert!(Arc::ptr_eq(&served.0, &clones) && Arc::ptr_eq(&looked_up.0, &clones));
     assert_eq!(clones.load(SeqCst), 0);
     drop(served.into_value());
     assert_eq!(clones.load(SeqCst), 1);
-    assert!(cache.get_ref("k").await.is_none());
+    assert!(cache.entry("k").get().await.is_none());
 }
 
 #[tokio::test(start_paused = true)]
@@ -41,15 +41,15 @@ async fn each_outcome_comes_with_the_value() {
     let settings = settings().ttl(10 * SECOND).stale_for(60 * SECOND);
     let (cache, origin) = (settings.build().unwrap(), Origin::taking(SECOND));
     let (waiting, compute) = (cache.clone(), origin.compute());
-    let leader = spawn(async move { waiting.get_or_compute_ref("k", compute).await });
+    let leader = spawn(async move { waiting.entry("k").get_or_compute(compute).await });
     all_have_run().await;
-    let joined = cache.get_or_compute_ref("k", origin.compute()).await.unwrap();
+    let joined = cache.entry("k").get_or_compute(origin.compute()).await.unwrap();
     assert_eq!((*joined, joined.outcome()), (1, CacheOutcome::Joined));
     assert_eq!(leader.await.unwrap().unwrap().outcome(), CacheOutcome::Computed);
-    assert_eq!(cache.get_ref("k").await.unwrap().outcome(), CacheOutcome::Hit);
+    assert_eq!(cache.entry("k").get().await.unwrap().outcome(), CacheOutcome::Hit);
     pass(11 * SECOND).await;
-    assert_eq!(cache.get_ref("k").await.unwrap().outcome(), CacheOutcome::Stale);
-    let stale = cache.get_or_compute_ref("k", origin.compute()).await.unwrap();
+    assert_eq!(cache.entry("k").get().await.unwrap().outcome(), CacheOutcome::Stale);
+    let stale = cache.entry("k").get_or_compute(origin.compute()).await.unwrap();
     assert_eq!((*stale, stale.outcome()), (1, CacheOutcome::Stale));
 }
 
@@ -60,9 +60,9 @@ async fn every_computing_method_takes_a_value_with_its_own_tags() {
     for form in 0..4 {
         let got = match form {
             0 => cache.get_or_compute_with("k", tagged).await.unwrap(),
-            1 => cache.get_or_compute_scoped_with("k", tagged).await.unwrap(),
-            2 => *cache.get_or_compute_ref_with("k", tagged).await.unwrap(),
-            _ => cache.refresh_with("k", tagged).await.unwrap(),
+            1 => *cache.entry("k").get_or_compute_scoped(tagged).await.unwrap(),
+            2 => *cache.entry("k").get_or_compute(tagged).await.unwrap(),
+            _ => *cache.entry("k").refresh(tagged).await.unwrap(),
         };
         assert_eq!((got, cache.get("k").await), (7, Some(7)), "form {form}");
         cache.invalidate_tag("t").await;
@@ -80,21 +80,9 @@ async fn a_refresh_keeps_the_tags_of_the_old_value_unless_the_new_one_sets_its_o
     assert_eq!(cache.get("k").await, None);
     put().await;
     let untagged = || async { Ok::<_, OriginError>(Computed::new(3)) };
-    cache.refresh_with("k", untagged).await.unwrap();
+    cache.entry("k").refresh(untagged).await.unwrap();
     cache.invalidate_tag("old").await;
     assert_eq!(cache.get("k").await, Some(3));
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_computation_that_cannot_fail_needs_no_result() {
-    let cache: Stampede<u64> = settings().compute_timeout(SECOND).build().unwrap();
-    assert_eq!(cache.get_or_compute_infallible("k", || async { 5 }).await.unwrap(), 5);
-    let slow = || async {
-        pass(MINUTE).await;
-        6
-    };
-    let late = cache.get_or_compute_infallible("other", slow).await.unwrap_err();
-    assert_eq!(late.kind(), ErrorKind::ComputeTimeout);
 }
 
 #[tokio::test(start_paused = true)]

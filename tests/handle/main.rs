@@ -10,6 +10,7 @@ mod batch_edges;
 mod batch_storm;
 mod batches;
 mod bounds;
+mod call_options;
 mod caller_shapes;
 mod cancellation;
 mod circles;

@@ -104,7 +104,7 @@ async fn a_refresh_whose_result_is_not_stored_ends_the_older_value() {
         let inside = || async { origin.load().await.map(make) };
         cache.put("k", 0).await;
         pass(MINUTE).await;
-        let got = cache.get_or_compute_scoped_with("k", inside).await.unwrap();
+        let got = cache.entry("k").get_or_compute_scoped(inside).await.unwrap().into_value();
         assert_eq!(
             (got % HEAVY, cache.get("k").await),
             (6, None),
@@ -112,7 +112,7 @@ async fn a_refresh_whose_result_is_not_stored_ends_the_older_value() {
         );
         cache.put("k", 0).await;
         let compute = move || async move { Ok::<_, OriginError>(make(7)) };
-        cache.refresh_with("k", compute).await.unwrap();
+        cache.entry("k").refresh(compute).await.unwrap();
         assert_eq!(cache.get("k").await, None, "kind {kind}: a fresh read");
     }
 }

@@ -99,7 +99,7 @@ async fn a_loader_that_returns_a_plain_value_keeps_the_tags_of_the_value_that_it
     let asks: [(&str, Ask); 6] = [
         ("get", |cache| Box::pin(async move { drop(cache.get("a".to_owned()).await) })),
         ("get_borrowed", |cache| Box::pin(async move { drop(cache.get_borrowed("a").await) })),
-        ("get_ref", |cache| Box::pin(async move { drop(cache.get_ref("a".to_owned()).await) })),
+        ("entry", |cache| Box::pin(async move { drop(cache.entry("a".to_owned()).get().await) })),
         ("get_many", |cache| Box::pin(async move { drop(cache.get_many(["a".to_owned()]).await) })),
         ("refresh", |cache| Box::pin(async move { drop(cache.refresh("a".to_owned()).await) })),
         ("keep_fresh", |cache| {
@@ -297,7 +297,7 @@ async fn a_text_key_is_looked_up_by_a_borrowed_text() {
     assert_eq!(lengths.get_borrowed("abcd").await.unwrap(), 4);
     assert_eq!(lengths.peek("abcd").await, Some(4));
     lengths.put("abcd", 7_usize).await;
-    assert_eq!(*lengths.get_ref("abcd".to_owned()).await.unwrap(), 7);
+    assert_eq!(*lengths.entry("abcd".to_owned()).get().await.unwrap(), 7);
     assert!(lengths.invalidate("abcd").await.local);
     let stats = lengths.handle().stats();
     assert_eq!((stats.computations, stats.hits), (2, 3));

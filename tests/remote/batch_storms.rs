@@ -446,7 +446,7 @@ async fn switching_storm_of(seed: u64) -> Result<(), String> {
                     None
                 }
                 _ => handle
-                    .get_many_with(id..id + 4, load)
+                    .get_many(id..id + 4, load)
                     .await
                     .complete()
                     .err()

@@ -7,6 +7,7 @@ mod kit;
 mod batch_edges;
 mod batch_storms;
 mod batches;
+mod call_options;
 mod clock_steps;
 mod codecs;
 mod commands;

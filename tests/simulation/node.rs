@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use tower_stampede::remote::{DoubleProcess, RemoteSettings};
-use tower_stampede::{Announcement, Computed, Health, Stampede};
+use tower_stampede::{Announcement, Computed, Health, Served, Stampede};
 
 use crate::case::{Case, TAGS, What};
 use crate::history::{History, ProcessId, Read};
@@ -215,7 +215,10 @@ impl Actor {
         let actor = self.clone();
         let compute = move || actor.compute(key, takes);
         let answer = match is_scoped {
-            true => self.cache.get_or_compute_scoped_with(key, compute).await,
+            true => {
+                let answer = self.cache.entry(key).get_or_compute_scoped(compute).await;
+                answer.map(Served::into_value)
+            }
             false => self.cache.get_or_compute_with(key, compute).await,
         };
         let answer = answer.map_err(|error| error.to_string());

@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 
 use crate::cache::batch::round::{BatchKey, Batcher, KeyOutcome, Panic, WaitingKey, Way};
+use crate::cache::call_options::Stored;
 use crate::cache::key_work::{BegunCall, FailedCall, KeyFailure};
 use crate::cache::seat::RoundCall;
 use crate::computed::Computed;
@@ -138,10 +139,11 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
     async fn run_loader(&self, call: &RoundCall, mut keys: Vec<BegunKey<V>>) {
         let engine = &self.engine;
         let (from, count) = (Instant::now(), keys.len() as u64);
-        let app_keys = keys.iter().map(|key| Arc::clone(&key.seat.app_key)).collect();
+        let to_load = |key: &BegunKey<V>| (Arc::clone(&key.seat.app_key), key.stored());
+        let keys_to_load = keys.iter().map(to_load).collect();
         let work = async {
             let mut values = HashMap::new();
-            for (key, value) in (self.load)(app_keys).await? {
+            for (key, value) in (self.load)(keys_to_load).await? {
                 drop_caught(values.insert(key, value));
             }
             Ok::<_, Error>(values)
@@ -289,6 +291,13 @@ impl<V: Clone + Send + Sync + 'static> WaitingKey<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static> BegunKey<V> {
+    fn stored(&self) -> Option<Stored<V>> {
+        match &self.way {
+            Way::Led(led, _) => led.1.stored(),
+            Way::Alone { .. } => None,
+        }
+    }
+
     /// Returns whether the work for it has no time-out. `begun_in` is the mode in which the call
     /// began.
     fn is_unbounded(&self, begun_in: Mode) -> bool {

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::cache::call_options::Stored;
 use crate::cache::key_work::{FailedCall, KeyQuestion};
 use crate::cache::seat::{AppKey, OpenCall, RoundCall, Seat};
 use crate::computed::Computed;
@@ -25,8 +26,11 @@ const LATE_WINDOW: Duration = Duration::from_millis(5);
 
 /// What a loader returns: the values that it has found, in any order.
 pub(crate) type LoadedPairs<V> = Vec<(Key, Computed<V>)>;
-pub(crate) type BatchLoad<V> =
-    Arc<dyn Fn(Vec<AppKey>) -> BoxFuture<'static, Result<LoadedPairs<V>, Error>> + Send + Sync>;
+pub(crate) type BatchLoad<V> = Arc<
+    dyn Fn(Vec<KeyToLoad<V>>) -> BoxFuture<'static, Result<LoadedPairs<V>, Error>> + Send + Sync,
+>;
+/// A key, and its older value.
+pub(crate) type KeyToLoad<V> = (AppKey, Option<Stored<V>>);
 
 /// Makes the error of a key that the loader returned nothing for.
 pub(crate) type AbsentError = Arc<dyn Fn(&AppKey) -> Error + Send + Sync>;

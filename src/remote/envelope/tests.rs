@@ -26,6 +26,7 @@ fn sample() -> Envelope {
         took: Duration::from_millis(30),
         age: Duration::from_millis(40),
         tags: vec!["user:7".into(), "*x".into()],
+        validator: None,
         payload: Bytes::from_static(b"the value"),
     }
 }
@@ -66,6 +67,7 @@ prop_compose! {
         (fresh, stale_for, stale_if_error) in (spans(), spans(), spans()),
         (took, age, kept_longer) in (spans(), spans(), spans()),
         tags in tags(),
+        validator: Option<String>,
         payload: Vec<u8>,
     ) -> Envelope {
         let kind = if is_value { Kind::Value } else { Kind::Uncacheable };
@@ -81,6 +83,7 @@ prop_compose! {
             took,
             age,
             tags,
+            validator: validator.map(Into::into),
             payload,
             stamp: Epoch::new(stamp.0).map(|epoch| Stamp::new(epoch, stamp.1)),
         }

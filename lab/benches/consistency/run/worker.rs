@@ -282,7 +282,7 @@ impl Worker {
             let [narrow, wide] = tags_of(key);
             Ok::<_, std::io::Error>(Computed::new(value).tag(narrow).tag(wide))
         };
-        self.cache.get_or_compute_ref_with(key, compute).await
+        self.cache.entry(key).get_or_compute(compute).await
     }
 
     fn note(&self, read: Read, served: ReadResult, has_waited: bool) {

@@ -1,4 +1,4 @@
-//! 200 calls of `get_or_compute_ref`.
+//! 200 calls of `entry`.
 
 use compile_cost::load;
 
@@ -12,7 +12,8 @@ async fn main() {
             key += 1;
             let number = key;
             cache
-                .get_or_compute_ref(number, move || async move { load(number).await })
+                .entry(number)
+                .get_or_compute(move || async move { load(number).await })
                 .await
                 .unwrap();
         };

@@ -40,6 +40,7 @@ fn envelope(kind: Kind, payload: impl Into<Bytes>) -> Envelope {
         took: Duration::from_millis(30),
         age: Duration::from_millis(40),
         tags: vec!["secret-tag".into()],
+        validator: Some("secret-validator".into()),
         payload: payload.into(),
     }
 }
