@@ -317,6 +317,32 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     }
 }
 
+impl<K, V, E> Cache<K, V, E>
+where
+    K: ToKey + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: fmt::Debug + fmt::Display + Send + Sync + 'static,
+{
+    /// Selects the entry of `key`, for one call with options of its own.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # use tower_stampede::{Cache, Failure, Stampede};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Failure<std::io::Error>> {
+    /// # let handle = Stampede::in_memory(Duration::from_secs(60));
+    /// let squares = Cache::new(handle, |n: u64| async move { Ok(n * n) });
+    /// let square = squares.entry(7).soft_timeout(Duration::from_millis(50)).get().await?;
+    /// assert_eq!(*square, 49);
+    /// # Ok(()) }
+    /// ```
+    pub fn entry(&self, key: K) -> EntrySelector<'_, Self, K> {
+        EntrySelector::new(self, key)
+    }
+}
+
 impl<K, V, E> EntrySelector<'_, Cache<K, V, E>, K>
 where
     K: ToKey + Clone + Send + Sync + 'static,

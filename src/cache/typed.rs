@@ -15,7 +15,6 @@ use crate::cache::batch::{Batcher, absent_error};
 use crate::cache::call_options::{CallContext, CallOptions, Stored};
 use crate::cache::computation;
 use crate::cache::compute::Answer;
-use crate::cache::entry_selector::EntrySelector;
 use crate::cache::failure::Failure;
 use crate::cache::get_many::{Batch, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
@@ -31,7 +30,7 @@ type Load<K, V, E> = dyn Fn(K, Option<Stored<V>>) -> Loading<V, E> + Send + Sync
 /// A loader for single keys.
 pub(super) struct LoadOne<K, V, E> {
     load: Arc<Load<K, V, E>>,
-    /// Whether it reads what is stored.
+    /// Whether it reads the older value.
     sees_stored: bool,
 }
 
@@ -449,25 +448,6 @@ where
             Err(miss) => self.load(miss, &key, None).await,
         };
         loaded.map(Answer::into_value).map_err(Failure::from)
-    }
-
-    /// Selects the entry of `key`, for one call with options of its own.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # use std::time::Duration;
-    /// # use tower_stampede::{Cache, Failure, Stampede};
-    /// # #[tokio::main(flavor = "current_thread")]
-    /// # async fn main() -> Result<(), Failure<std::io::Error>> {
-    /// # let handle = Stampede::in_memory(Duration::from_secs(60));
-    /// let squares = Cache::new(handle, |n: u64| async move { Ok(n * n) });
-    /// let square = squares.entry(7).soft_timeout(Duration::from_millis(50)).get().await?;
-    /// assert_eq!(*square, 49);
-    /// # Ok(()) }
-    /// ```
-    pub fn entry(&self, key: K) -> EntrySelector<'_, Self, K> {
-        EntrySelector::new(self, key)
     }
 
     /// Answers a caller that has found nothing fresh.

@@ -214,7 +214,7 @@ async fn a_computation_sees_the_older_value_and_can_renew_it() {
         let info = cache.lookup("k").unwrap();
         assert_eq!((info.ttl_left, info.tags), (MINUTE, vec!["t".into()]));
     }
-    // What was invalidated is not shown: it must not come back.
+    // An invalidated value is not shown: it must not come back.
     cache.invalidate_tag("t").await;
     drop(cache.entry("k").get_or_compute_with(first).await.unwrap());
     pass(12 * MINUTE).await;
