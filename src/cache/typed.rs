@@ -35,7 +35,7 @@ pub(super) struct LoadOne<K, V, E> {
 }
 
 impl<K, V, E> LoadOne<K, V, E> {
-    /// Returns what a call needs: a loader that reads what is stored has a context in any case.
+    /// Returns the context of a call: a loader that sees the older value needs one in any case.
     pub(super) fn context(
         &self,
         context: Option<Arc<CallContext<V>>>,
