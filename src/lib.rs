@@ -102,7 +102,7 @@
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
 //! | `tracing` | no | a span per computation, and log lines ([`guide::observability`]); target `tower_stampede` | computations do not run in their caller's span |
 //! | `moka` | no | moka as the store of a cache: `Eviction::Lru`, `TinyLfu` | the crate's own store: `ByPrice`, `S3Fifo` |
-//! | `remote` | no | `Remotable`, the trait `remote::Remote`, `Builder::remote` | values stay in their process |
+//! | `remote` | no | `Remotable`, `remote::PlainStore`, `Builder::remote` | values stay in their process |
 //! | `codec-json` | no | `remote::Codec::json` | values leave the process as postcard, or in a form of your own |
 //! | `codec-zstd`, `codec-aead` | no | `remote::Codec::compress_above`, `encrypt` | values are neither compressed nor encrypted |
 //! | `redis` | no | `Redis`, `RedisLock`, `Builder::redis` | each process computes for itself |
@@ -110,7 +110,7 @@
 //! | `redis-cluster`, `redis-sentinel` | no | `Redis::cluster`, `Redis::sentinel` | one node serves its own slots only; an address that always leads to the primary is needed |
 //! | `redis-legacy-lock` | no | `LegacyLock`, by `SETNX` and `GETSET` | a lock needs a server with scripts |
 //! | `serde` | no | `Settings`: the settings of a cache from a file, with durations such as `60s` | settings stand in the code |
-//! | `test-util` | no | [`ManualClock`](guide::testing), `remote::Double`, the contract suite `remote::contract` | tests pause tokio's time, which needs no feature |
+//! | `test-util` | no | [`ManualClock`](guide::testing), `remote::Double` | tests pause tokio's time, which needs no feature |
 //! | `full` | no | all of these but `redis-tls-native` | |
 //!
 //! Features only add. CI checks each alone, none, and all together.

@@ -163,6 +163,7 @@ impl Double {
     }
 
     /// Lets these calls be executed and the caller be told that they failed.
+    #[doc(hidden)]
     pub fn break_replies(&self, ops: &[RemoteOp], kind: RemoteErrorKind) {
         self.set_fault(ops, Some(Fault::Garbles(kind)));
     }
@@ -223,60 +224,71 @@ impl Double {
 
     /// Removes all keys, and leaves the invalidation log: what a cluster loses with a node that
     /// has not the log.
+    #[doc(hidden)]
     pub fn flush_keys(&self) {
         self.0.with(|state, _| state.flush_keys());
     }
 
     /// Removes the invalidation log, as an eviction may.
+    #[doc(hidden)]
     pub fn lose_log(&self) {
         self.0.with(|state, _| state.log.lose());
     }
 
     /// Removes the keys of the invalidation log, and leaves the rest.
+    #[doc(hidden)]
     pub fn lose_key_log(&self) {
         self.0.with(|state, _| state.log.lose_keys());
     }
 
     /// Lets another server take over the invalidation log, one that lacks its last `lost`
     /// items.
+    #[doc(hidden)]
     pub fn fail_over_log(&self, lost: u64) {
         self.0.with(|state, _| state.log.fail_over(lost));
     }
 
     /// Takes the last `lost` items out of the invalidation log; the same server goes on, as one
     /// does that has read older data from its disk.
+    #[doc(hidden)]
     pub fn roll_back_log(&self, lost: u64) {
         self.0.with(|state, _| state.log.roll_back(lost));
     }
 
     /// Sets how many tags and keys the invalidation log keeps: 100,000 and 4,096 unless this is
     /// called.
+    #[doc(hidden)]
     pub fn bound_log(&self, tags: usize, keys: usize) {
         self.0.with(|state, _| state.log.set_bounds(tags, keys));
     }
 
     /// Sets the server's clock forward: what expires by then is gone.
+    #[doc(hidden)]
     pub fn set_clock_forward(&self, by: Duration) {
         self.0.with(|state, _| state.clock.set_forward(by));
     }
 
     /// Sets the server's clock back: leases and values stay for so much longer.
+    #[doc(hidden)]
     pub fn set_clock_back(&self, by: Duration) {
         self.0.with(|state, _| state.clock.set_back(by));
     }
 
     /// Removes one record of a key, as an eviction may.
+    #[doc(hidden)]
     pub fn lose(&self, key: &Key, record: Record) {
         self.0.with(|state, now| state.at(key, now, |records| records.lose(record)));
     }
 
     /// Overwrites the value of a key, with whatever bytes and without end.
+    #[doc(hidden)]
     pub fn set_raw(&self, key: &Key, envelope: impl Into<Bytes>) {
         let envelope = Some(envelope.into());
         self.0.with(|state, now| state.at(key, now, |records| records.overwrite(envelope)));
     }
 
     /// Overwrites the value of a key with one of a foreign type.
+    #[doc(hidden)]
     pub fn set_foreign(&self, key: &Key) {
         self.0.with(|state, now| state.at(key, now, |records| records.overwrite(None)));
     }
@@ -284,6 +296,7 @@ impl Double {
     /// Takes the lock as a client does that knows only the lock. Returns
     /// whether it was free.
     #[must_use]
+    #[doc(hidden)]
     pub fn lock_as_stranger(&self, key: &Key, lease: Duration) -> bool {
         self.0.with(|state, now| state.at(key, now, |r| r.lock_for_stranger(now, lease)))
     }
@@ -291,12 +304,14 @@ impl Double {
     /// Gives back what [`lock_as_stranger`](Self::lock_as_stranger) took.
     /// Returns whether it was still there.
     #[must_use]
+    #[doc(hidden)]
     pub fn unlock_as_stranger(&self, key: &Key) -> bool {
         self.0.with(|state, now| state.at(key, now, |records| records.unlock_by_stranger()))
     }
 
     /// Sets how much is left of a lease, for any holder: a server does this when its clock
     /// is set.
+    #[doc(hidden)]
     pub fn stretch_lease(&self, key: &Key, left: Duration) {
         self.0.with(|state, now| state.at(key, now, |records| records.stretch_lease(now, left)));
     }
@@ -314,6 +329,7 @@ impl Double {
     /// Starts an empty server of so many shards. The invalidation log is on [`Shard::ONLY`], the
     /// first.
     #[must_use]
+    #[doc(hidden)]
     pub fn sharded(count: u32) -> Self {
         let double = Self::new();
         double.0.with(|state, _| state.shards.count = count);
@@ -322,22 +338,26 @@ impl Double {
 
     /// Returns the shard of a key.
     #[must_use]
+    #[doc(hidden)]
     pub fn shard_of(&self, key: &Key) -> Shard {
         self.0.with(|state, _| state.shards.shard_of(key))
     }
 
     /// Lets all calls to a shard fail at once, without being executed.
+    #[doc(hidden)]
     pub fn fail_shard(&self, shard: Shard, kind: RemoteErrorKind) {
         self.0.with(|state, _| state.shards.change(shard, |it| it.refuses = Some(kind)));
     }
 
     /// Stops a shard: calls wait, also calls whose callers have gone.
+    #[doc(hidden)]
     pub fn freeze_shard(&self, shard: Shard) {
         self.0.with(|state, _| state.shards.change(shard, |it| it.is_frozen = true));
     }
 
     /// Ends [`fail_shard`](Self::fail_shard) and [`freeze_shard`](Self::freeze_shard): the shard
     /// goes on with the calls that waited, in order.
+    #[doc(hidden)]
     pub fn heal_shard(&self, shard: Shard) {
         self.0.with(|state, _| {
             state.shards.change(shard, |it| (it.refuses, it.is_frozen) = (None, false));
@@ -346,6 +366,7 @@ impl Double {
     }
 
     /// Sets by how much the clock of a shard is ahead of the first one's.
+    #[doc(hidden)]
     pub fn set_shard_ahead(&self, shard: Shard, ahead: Duration) {
         self.0.with(|state, _| state.shards.change(shard, |it| it.ahead = ahead));
     }

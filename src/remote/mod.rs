@@ -1,14 +1,16 @@
 //! A store and a refresh lock that many processes share.
 //!
-//! [`Remote`] is what a cache asks of a server, in bytes and round trips. `Redis` (feature
-//! `redis`) is the implementation; implement the trait for a store of your own, and hand it
-//! to `Builder::remote`. For a store that only reads, writes and deletes there is [`PlainRemote`].
-//! Everything above the trait is the same for every remote.
+//! `Redis` (feature `redis`) is the implementation. For a store of your own that reads, writes and
+//! deletes, implement [`PlainStore`], and hand a [`PlainRemote`] to `Builder::remote`.
+//!
+//! What a cache asks of a server, in bytes and round trips, is the trait `Remote`. It and its types
+//! are public for the tests and tools of this repository, and hidden: they change with the protocol,
+//! in any release. Everything above the trait is the same for every remote.
 //!
 //! # What enters
 //!
 //! From the cache: look-ups, requests for the lease of a key, fills, invalidations. From the
-//! server: replies, and [`Notice`]s of what other processes invalidated.
+//! server: replies, and notices of what other processes invalidated.
 //!
 //! # What leaves
 //!
@@ -61,7 +63,7 @@ pub(crate) mod breaker;
 pub(crate) mod clock;
 pub(crate) mod codec;
 #[cfg(feature = "test-util")]
-#[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
+#[doc(hidden)]
 pub mod contract;
 mod coordinator;
 #[cfg(feature = "test-util")]
@@ -89,9 +91,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::key::Key;
+#[doc(hidden)]
 pub use crate::lease::grant::{
     AcquireOutcome, Epoch, FillOutcome, Grant, LeaseRequest, ServerTime, Stamp, Token, Version,
 };
+#[doc(hidden)]
 pub use crate::lease::wakes::{Listener, Wakes};
 pub use crate::observe::RemoteOp;
 #[cfg(feature = "codec-aead")]
@@ -100,8 +104,12 @@ pub use crate::remote::codec::coding::EncryptionKeys;
 pub use crate::remote::codec::{Codec, Remotable};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use crate::remote::double::{Double, DoubleProcess, Record};
+pub use crate::remote::double::Double;
+#[cfg(feature = "test-util")]
+#[doc(hidden)]
+pub use crate::remote::double::{DoubleProcess, Record};
 pub use crate::remote::error::{RemoteError, RemoteErrorKind};
+#[doc(hidden)]
 pub use crate::remote::log::{LogHeader, LogItem, LogPositions, LogReply, LogUpdate, RemoteLog};
 pub use crate::remote::plain::{PlainRemote, PlainStore};
 #[cfg(feature = "redis")]
@@ -114,15 +122,18 @@ pub use crate::remote::redis::{
 #[cfg_attr(docsrs, doc(cfg(feature = "redis-legacy-lock")))]
 pub use crate::remote::redis::{LegacyLock, LegacyLockGuard};
 pub use crate::remote::settings::RemoteSettings;
+#[doc(hidden)]
 pub use crate::remote::shard::Shard;
 
 /// What every call to a remote returns.
 ///
 /// Dropping it must be safe at any point; the command may still be executed.
+#[doc(hidden)]
 pub type Call<'a, T> = Pin<Box<dyn Future<Output = Result<T, RemoteError>> + Send + 'a>>;
 
 /// What an invalidation found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[doc(hidden)]
 pub struct InvalidatedRecords {
     /// Whether there was a value.
     pub value: bool,
@@ -136,6 +147,7 @@ pub struct InvalidatedRecords {
 /// A message of the remote, never about what this process itself has announced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
+#[doc(hidden)]
 pub enum Notice {
     /// Another process has announced something.
     Announced(LogUpdate),
@@ -147,6 +159,7 @@ pub enum Notice {
 }
 
 /// Takes the notices of a remote. Must neither block nor panic.
+#[doc(hidden)]
 pub trait OnNotice: Send + Sync + 'static {
     /// Is told `notice`, in the order in which the remote sent it.
     fn on_notice(&self, notice: Notice);
@@ -167,6 +180,7 @@ pub trait OnNotice: Send + Sync + 'static {
 ///
 /// A method need not bound its time: the caller does, and calls
 /// [`suspect`](Self::suspect) after a call that took too long.
+#[doc(hidden)]
 pub trait Remote: Send + Sync + 'static {
     /// Returns the envelope of `key`. A value of a foreign type is an envelope
     /// without bytes.
@@ -276,6 +290,7 @@ pub trait Remote: Send + Sync + 'static {
 }
 
 /// The messages of a remote: wake-ups, and what other processes announce.
+#[doc(hidden)]
 pub trait RemotePush: Send + Sync {
     /// Begins to listen for wake-ups of `key`, before the acquire that
     /// registers for them.

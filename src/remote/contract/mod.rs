@@ -357,6 +357,7 @@ pub async fn lapse() {
 /// `remote_contract!(#[tokio::test] server())`, where `server()` is a future of a fresh
 /// [`ContractServer`](crate::remote::contract::ContractServer). The example is
 /// [there](crate::remote::contract).
+#[doc(hidden)]
 #[macro_export]
 macro_rules! remote_contract {
     (#[$test:meta] $server:expr) => {
