@@ -112,6 +112,42 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// # Ok(()) }
     /// ```
     ///
+    /// # From a method with `&self`
+    ///
+    /// The computation outlives the call, so its closure must own what it uses: `|| self.db.get(id)`
+    /// does not compile (E0373, E0521), and `move` alone does not help. There are three ways: clone
+    /// what the closure needs; or give a [`Cache`](crate::Cache) the loader and its state once, by
+    /// [`with_state`](crate::Cache::with_state); or borrow, in
+    /// [`get_or_compute_scoped`](Self::get_or_compute_scoped), and lose the work when the caller goes
+    /// away.
+    ///
+    /// ```
+    /// # use std::{sync::Arc, time::Duration};
+    /// # use tower_stampede::{Error, Stampede};
+    /// # struct Database;
+    /// # impl Database { async fn user(&self, id: u64) -> Result<String, std::io::Error> { Ok(id.to_string()) } }
+    /// struct Users {
+    ///     database: Arc<Database>,
+    ///     cache: Stampede<String>,
+    /// }
+    ///
+    /// impl Users {
+    ///     async fn user(&self, id: u64) -> Result<String, Error> {
+    ///         let database = Arc::clone(&self.database);
+    ///         self.cache.get_or_compute(id, move || async move { database.user(id).await }).await
+    ///     }
+    ///
+    ///     async fn user_while_the_caller_stays(&self, id: u64) -> Result<String, Error> {
+    ///         self.cache.get_or_compute_scoped(id, || self.database.user(id)).await
+    ///     }
+    /// }
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+    /// # let cache = Stampede::in_memory(Duration::from_secs(60));
+    /// # let users = Users { database: Arc::new(Database), cache };
+    /// # assert_eq!(users.user(7).await?, users.user_while_the_caller_stays(7).await?);
+    /// # Ok(()) }
+    /// ```
+    ///
     /// # Errors
     ///
     /// [`ErrorKind::Inner`](crate::ErrorKind::Inner) when the computation
