@@ -213,7 +213,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let work = KeyWork::serve(self, key, None, compute).with_context(context);
         let lead = |lead, work| self.counting_panics(door::lead(lead, work));
         let inside = |led, work| async move { Some(lead(led, work).await) };
-        self.answer(work, lookup, lead, (LedFor::CallerWithValue, inside)).await
+        // Without limits: a computation inside its caller would be lost at their end.
+        self.answer_at_once(work, lookup, lead, (LedFor::CallerWithValue, inside)).await
     }
 
     /// Answers with a value whose computation began after the call.
@@ -273,9 +274,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         LF: Future<Output = LeadOutcome<V, KeyWork<V, C>>>,
         RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
-        // A computation inside its caller would be lost at the end of the limit.
-        let goes_on = refresh_by.0 == LedFor::Refresh;
-        match self.limits(work.question.context.as_deref()).filter(|_| goes_on) {
+        match self.limits(work.question.context.as_deref()) {
             Some(limits) => Either::Left(Box::pin(
                 self.answer_in_time(limits, work, lookup, lead_by, refresh_by),
             )),
