@@ -67,7 +67,8 @@ macro_rules! each_setting {
             /// failure, or after `wait_timeout`. It does not shorten the look at the remote
             /// that must come before a local copy is served again. It has no effect on
             /// [`get_or_compute_scoped`](crate::Stampede::get_or_compute_scoped), where nothing
-            /// can go on, nor over HTTP. Unset by default. For one call:
+            /// can go on. Over HTTP it concerns the time until the head of the response.
+            /// Unset by default. For one call:
             /// [`EntrySelector::soft_timeout`](crate::EntrySelector::soft_timeout).
             soft_timeout: Duration as "duration", not_zero "no soft time-out";
             /// Sets the share of the `ttl` by which lifetimes are shortened at

@@ -50,6 +50,7 @@ mod second_leader;
 mod sharing;
 mod sharing_model;
 mod soft_purges;
+mod soft_time_outs;
 mod status_lifetimes;
 mod steering;
 mod stored_responses;

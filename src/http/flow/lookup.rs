@@ -2,6 +2,7 @@
 //! flight it belongs to, and what may answer it.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -648,6 +649,14 @@ impl HttpCaller {
     /// Returns the number from which on computations are new enough.
     pub(super) fn wants_computation_from(&self) -> Option<u64> {
         self.reads_fresh().then_some(self.request.not_before)
+    }
+
+    /// Returns how long the request waits for a new response where it may be served a stale one.
+    pub(super) fn soft_timeout(&self) -> Option<Duration> {
+        let ClientRequest { cache, wishes, .. } = &*self.request;
+        let takes_stale = !wishes.no_store && wishes.demand.is_none();
+        let is_limited = takes_stale && cache.engine.mode() == Mode::On;
+        cache.engine.settings.soft_timeout.filter(|_| is_limited)
     }
 
     /// Returns what may be served in place of a failure.

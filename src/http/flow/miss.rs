@@ -1,9 +1,11 @@
 //! A request that found nothing fresh: it waits, leads or goes alone.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
+use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::cache::state::Lookup;
@@ -46,23 +48,63 @@ where
         Lookup::Unvouched(_) => Box::pin(caller.look_vouched()).await,
         look => look,
     };
+    let soft_timeout = caller.soft_timeout();
     let (entry, outcome) = match look {
         Lookup::Fresh(entry) | Lookup::Early(entry) => (entry, CacheOutcome::Hit),
-        Lookup::Stale(entry) | Lookup::Unvouched(entry) if !caller.request.wishes.no_store => {
+        Lookup::Stale(entry) | Lookup::Unvouched(entry)
+            if !caller.request.wishes.no_store && soft_timeout.is_none() =>
+        {
             (entry, CacheOutcome::Stale)
         }
         Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
             caller.stale = Some(entry);
-            return HttpWork::answering(caller, service, request).resolve().await;
+            return answer_in_time(caller, service, request, soft_timeout).await;
         }
         Lookup::Miss(stale) => {
             caller.stale = stale;
-            return HttpWork::answering(caller, service, request).resolve().await;
+            return answer_in_time(caller, service, request, soft_timeout).await;
         }
     };
     let answer = answered(&caller, &entry, outcome);
     refresh(caller, &entry, service, request);
     Ok(answer)
+}
+
+/// Answers a request that found nothing fresh; after `soft_timeout` with something stale, if that
+/// may be served. A leader's work goes on, as for a client that hangs up.
+async fn answer_in_time<S, Q, B>(
+    caller: HttpCaller,
+    service: S,
+    request: Request<Q>,
+    soft_timeout: Option<Duration>,
+) -> Result<Response<ResponseBody<B>>, S::Error>
+where
+    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
+    S::Future: Send,
+    S::Error: Send,
+    Q: Body + Send + 'static,
+    B: Body + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    let late = soft_timeout.map(|limit| {
+        let late = HttpCaller::new(Arc::clone(&caller.request), caller.forward);
+        (limit, late)
+    });
+    let answer = HttpWork::answering(caller, service, request).resolve();
+    let Some((limit, late)) = late else { return answer.await };
+    let mut answer = Box::pin(answer);
+    if let Ok(answer) = timeout(limit, &mut answer).await {
+        return answer;
+    }
+    // What is stored now: what the request has found may have been invalidated.
+    match late.fallback() {
+        Some(entry) => {
+            let is_served = late.request.cache.now() < entry.window().served_until();
+            let outcome = if is_served { CacheOutcome::Stale } else { CacheOutcome::StaleIfError };
+            Ok(answered(&late, &entry, outcome))
+        }
+        None => answer.await,
+    }
 }
 
 /// Returns what `Cache-Status` says of a response that one client asked for alone.

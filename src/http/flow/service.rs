@@ -290,6 +290,7 @@ impl<S> HttpService<S> {
         match found {
             (Lookup::Stale(entry), _)
                 if !wishes.no_store
+                    && self.cache.engine.settings.soft_timeout.is_none()
                     && is_being_refreshed(&self.cache, primary.as_bytes(), &entry) =>
             {
                 // What `miss` comes to for it, by a longer way.

@@ -134,9 +134,12 @@ impl HttpQuestion {
             freshness => freshness,
         };
         let meets = wishes.are_met_by(found, now);
+        let takes_stale = self.caller.soft_timeout().is_none();
         match freshness {
             Freshness::Fresh | Freshness::Early if meets => Judgement::Serves,
-            Freshness::Stale if serves && wishes.demand.is_none() => Judgement::Serves,
+            Freshness::Stale if serves && wishes.demand.is_none() && takes_stale => {
+                Judgement::Serves
+            }
             Freshness::Fresh | Freshness::Early | Freshness::Stale | Freshness::StaleIfError => {
                 self.stand_in = serves.then(|| Arc::clone(found));
                 Judgement::Useless
@@ -168,7 +171,9 @@ impl Search<StoredResponse> for HttpQuestion {
         let found = look_held(cache, rules, primary.as_bytes(), asked, headers, now);
         match (wishes.judge(found, now).0, &self.purpose) {
             (Lookup::Fresh(entry) | Lookup::Early(entry), HttpPurpose::Answer) => Some(entry),
-            (Lookup::Stale(entry), HttpPurpose::Answer) => Some(entry),
+            (Lookup::Stale(entry), HttpPurpose::Answer) if self.caller.soft_timeout().is_none() => {
+                Some(entry)
+            }
             _ => None,
         }
         .filter(|entry| entry.is_copy_over(now))
