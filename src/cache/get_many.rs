@@ -199,8 +199,12 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         K: ToKey + Clone + Send + Sync + 'static,
     {
         match self.look_up(key) {
-            Ok(entry) => Ok(Served::stored(entry, CacheOutcome::Hit)),
-            Err(miss) => self.load_in_batch(key, miss, batcher).await.map(Answer::into_served),
+            Ok(entry) => Ok(self.0.serve(entry, CacheOutcome::Hit)),
+            Err(miss) => {
+                let asked = self.0.now();
+                let answer = self.load_in_batch(key, miss, batcher).await;
+                answer.map(|answer| self.0.serve_answer(answer, asked))
+            }
         }
     }
 
