@@ -217,6 +217,7 @@ fn stats<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
         arriving_bytes,
         flights,
         waiting,
+        oldest_stale,
     } = cache.stats();
     json!({
         "hits": hits,
@@ -249,6 +250,7 @@ fn stats<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
         "arriving_bytes": arriving_bytes,
         "flights": flights,
         "waiting": waiting,
+        "oldest_stale_seconds": oldest_stale.as_secs_f64(),
     })
 }
 

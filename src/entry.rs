@@ -195,7 +195,6 @@ impl<V> Entry<V> {
     }
 
     /// Returns when its computation started.
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's `Age`"))]
     #[inline]
     pub(crate) fn started(&self) -> Tick {
         self.filled.started()

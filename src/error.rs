@@ -111,7 +111,7 @@ pub enum ErrorKind {
 }
 
 impl ErrorKind {
-    const fn text(self) -> &'static str {
+    pub(crate) const fn text(self) -> &'static str {
         match self {
             Self::Inner => "computation failed",
             Self::WaitTimeout => "waited too long for another caller's computation",

@@ -20,6 +20,7 @@ use crate::flight::door::{Lead, LeadOutcome, RunOutcome};
 use crate::flight::request::LedFor;
 use crate::key::Key;
 use crate::mode::Mode;
+use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 
 /// For how long a caller waits.
@@ -87,8 +88,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         if let Ok(answer) = timeout_at(at, answer).await {
             return answer;
         }
-        let late = || Failed::of(self.engine.waited_too_long(&key), CacheOutcome::Refused);
-        self.count(stale_now().ok_or_else(late))
+        let error = self.engine.waited_too_long(&key);
+        let served = stale_now();
+        if served.is_some() {
+            self.observer.happened(Occurrence::FailureHidden { key: &key, error: &error });
+        }
+        self.count(served.ok_or_else(|| Failed::of(error, CacheOutcome::Refused)))
     }
 
     async fn wait_for_fresh<C, LF>(

@@ -11,7 +11,7 @@ use futures_util::future::{BoxFuture, Either};
 
 use crate::cache::call_options::{CallContext, Stored};
 use crate::cache::computation::{Compute, LentClosure, TakeCall, TakenCall};
-use crate::cache::key_work::{FailedCall, KeyQuestion, KeyWork, ReplacedEntry};
+use crate::cache::key_work::{FailedCall, KeyWork, ReplacedEntry};
 use crate::cache::state::{CacheState, Lookup};
 use crate::entry::Entry;
 use crate::error::{Absent, Error, ErrorKind, FailureAction};
@@ -23,7 +23,7 @@ use crate::flight::waiter::{AloneReason, Caller};
 use crate::freshness::Freshness;
 use crate::key::Key;
 use crate::mode::Mode;
-use crate::observe::Observer;
+use crate::observe::{Observe, Observer};
 use crate::outcome::CacheOutcome;
 
 /// An answer: a stored entry, or the result of the caller's own computation.
@@ -392,18 +392,21 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             RunOutcome::Called(Err(failed), outcome) => (failed, outcome),
             RunOutcome::Alone(reason, place, work) => {
                 let KeyWork { question, compute } = work;
-                let KeyQuestion { key, purpose, in_hand, context, .. } = question;
-                if let Some(call) = &context {
-                    let older = in_hand.as_ref().filter(|entry| self.engine.log.is_alive(entry));
+                if let Some(call) = &question.context {
+                    let older = question.in_hand.as_ref();
+                    let older = older.filter(|entry| self.engine.log.is_alive(entry));
                     call.show(older.map(|entry| Stored::new(entry, self.now())));
                 }
-                match self.compute_alone((&key, reason), place, compute).await {
-                    Ok(own) => return Ok(Answer::Own(own, CacheOutcome::Alone)),
+                match self.compute_alone((&question.key, reason), place, compute).await {
+                    Ok(own) => {
+                        self.observer.note_success();
+                        return Ok(Answer::Own(own, CacheOutcome::Alone));
+                    }
                     Err(error) => {
-                        // Also where the error is an answer to others: this caller has computed
-                        // outside of any flight, so nothing is remembered.
-                        let (in_hand, context) = (in_hand.as_ref(), context.as_deref());
-                        let fallback = purpose.fallback(self, &key, in_hand, context);
+                        // Also where others would remember the failure: this caller has computed
+                        // outside of any flight.
+                        let fallback =
+                            door::stand_in(&self.engine, &question, &question.key, &error);
                         (FailedCall { error, fallback }, CacheOutcome::Alone)
                     }
                 }
@@ -548,6 +551,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Ok(Answer::Entry(_, outcome) | Answer::Own(_, outcome))
             | Err(Failed { outcome, .. }) => *outcome,
         };
+        if let Ok(Answer::Entry(entry, outcome)) = &result {
+            self.observer.served(entry, *outcome, self.now());
+        }
         self.observer.answered(outcome);
         result.map_err(|failed| failed.error.in_cache(&self.name))
     }

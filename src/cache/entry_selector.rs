@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use crate::cache::call_options::{CallContext, CallOptions, Stored};
 use crate::cache::computation::{self, ComputationResult, TakeCall};
-use crate::cache::compute::Answer;
 use crate::cache::failure::Failure;
 use crate::cache::get::Served;
 use crate::cache::handle::Stampede;
@@ -176,7 +175,7 @@ where
         async move {
             let Self { cache, key, mut options } = self;
             let miss = match cache.look_up_for(&key, &mut options) {
-                Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
+                Ok(entry) => return Ok(cache.0.serve(entry, CacheOutcome::Hit)),
                 Err(miss) => miss,
             };
             let mut later = computation::computed(compute);
@@ -215,7 +214,7 @@ where
         async move {
             let Self { cache, key, mut options } = self;
             let miss = match cache.look_up_for(&key, &mut options) {
-                Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
+                Ok(entry) => return Ok(cache.0.serve(entry, CacheOutcome::Hit)),
                 Err(miss) => miss,
             };
             let context = CallContext::new(options);
@@ -248,7 +247,7 @@ where
     {
         let Self { cache, key, mut options } = self;
         let (key, look) = match cache.look_up_for(&key, &mut options) {
-            Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
+            Ok(entry) => return Ok(cache.0.serve(entry, CacheOutcome::Hit)),
             Err(miss) => miss,
         };
         let made = move || async move {
@@ -256,8 +255,9 @@ where
             let own = computed.value.clone();
             Ok::<ComputationResult<V, V>, E>((Some(computed), own))
         };
-        let context = Some(CallContext::new(options));
-        Box::pin(cache.0.answer_inline(key, look, made, context)).await.map(Answer::into_served)
+        let (context, asked) = (Some(CallContext::new(options)), cache.0.now());
+        let answer = Box::pin(cache.0.answer_inline(key, look, made, context)).await;
+        answer.map(|answer| cache.0.serve_answer(answer, asked))
     }
 
     /// Returns a value whose computation began after this call; see [`Stampede::refresh`]. The
@@ -285,9 +285,9 @@ where
         async move {
             let Self { cache, key, options } = self;
             let mut later = computation::computed(compute);
-            let context = Some(CallContext::new(options));
+            let (context, asked) = (Some(CallContext::new(options)), cache.0.now());
             let answer = cache.0.answer_fresh(key.to_key(), &mut later, context).await;
-            answer.map(Answer::into_served)
+            answer.map(|answer| cache.0.serve_answer(answer, asked))
         }
     }
 
@@ -300,7 +300,7 @@ where
     pub async fn get(self) -> Option<Served<V>> {
         let Self { cache, key, mut options } = self;
         let found = cache.look_up_for(&key, &mut options);
-        cache.find(found).await.map(|(entry, outcome)| Served::stored(entry, outcome))
+        cache.find(found).await.map(|(entry, outcome)| cache.0.serve(entry, outcome))
     }
 }
 
@@ -312,8 +312,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         later: &mut dyn TakeCall<V>,
         context: Arc<CallContext<V>>,
     ) -> Result<Served<V>, Error> {
+        let asked = self.0.now();
         let answer = self.0.answer_detached(key, look, later, Some(context)).await;
-        answer.map(Answer::into_served)
+        answer.map(|answer| self.0.serve_answer(answer, asked))
     }
 }
 
@@ -365,12 +366,12 @@ where
     pub async fn get(self) -> Result<Served<V>, Failure<E>> {
         let Self { cache, key, mut options } = self;
         let handle = cache.handle();
-        let (encoded, look) = match handle.look_up_for(&key, &mut options) {
-            Ok(entry) => return Ok(Served::stored(entry, CacheOutcome::Hit)),
-            Err(miss) => miss,
+        let (miss, asked) = match handle.look_up_for(&key, &mut options) {
+            Ok(entry) => return Ok(handle.0.serve(entry, CacheOutcome::Hit)),
+            Err(miss) => (miss, handle.0.now()),
         };
-        let loaded = cache.load((encoded, look), &key, Some(CallContext::new(options))).await;
-        loaded.map(Answer::into_served).map_err(Failure::from)
+        let loaded = cache.load(miss, &key, Some(CallContext::new(options))).await;
+        loaded.map(|answer| handle.0.serve_answer(answer, asked)).map_err(Failure::from)
     }
 
     /// Returns a value whose loading began after this call; see [`Cache::refresh`].
@@ -388,8 +389,10 @@ where
     /// As [`Cache::refresh`].
     pub async fn refresh(self) -> Result<Served<V>, Failure<E>> {
         let Self { cache, key, options } = self;
+        let state = &cache.handle().0;
+        let asked = state.now();
         let loaded = cache.load_fresh(&key, Some(CallContext::new(options))).await;
-        loaded.map(Answer::into_served).map_err(Failure::from)
+        loaded.map(|answer| state.serve_answer(answer, asked)).map_err(Failure::from)
     }
 }
 

@@ -7,11 +7,13 @@
 use std::future::Future;
 use std::ops::Deref;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cache::computation::{self, ComputationResult};
 use crate::cache::compute::Answer;
 use crate::cache::handle::Stampede;
-use crate::cache::state::Lookup;
+use crate::cache::state::{CacheState, Lookup};
+use crate::clock::{Clock, Tick};
 use crate::computed::Computed;
 use crate::entry::Entry;
 use crate::error::{BoxError, Error};
@@ -21,36 +23,75 @@ use crate::outcome::CacheOutcome;
 /// A value, and how it came about. Dereferences to the value, which is not cloned where it is
 /// stored. As long as it lives, a stored value stays in memory, also when the cache has evicted
 /// it.
+///
+/// # Examples
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_stampede::{CacheOutcome, Stampede};
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let hour = Duration::from_secs(3600);
+/// let rates = Stampede::builder("rates").ttl(hour).stale_if_error(24 * hour).build()?;
+/// rates.put("EUR", 1.08).await;
+/// rates.mark_stale("EUR").await;
+/// let load = || async { Err::<f64, _>(std::io::Error::other("the bank is away")) };
+/// let rate = rates.entry("EUR").get_or_compute(load).await?;
+/// assert_eq!((*rate, rate.outcome()), (1.08, CacheOutcome::StaleIfError));
+/// assert!(rate.is_stale() && rate.age() < hour);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Served<V> {
     value: ServedValue<V>,
     outcome: CacheOutcome,
+    clock: Clock,
 }
 
 #[derive(Debug)]
 enum ServedValue<V> {
     Stored(Arc<Entry<V>>),
-    Own(V),
+    /// The result of the call that began at this moment.
+    Own(V, Tick),
 }
 
 impl<V: Clone> Clone for ServedValue<V> {
     fn clone(&self) -> Self {
         match self {
             Self::Stored(entry) => Self::Stored(Arc::clone(entry)),
-            Self::Own(value) => Self::Own(value.clone()),
+            Self::Own(value, asked) => Self::Own(value.clone(), *asked),
         }
     }
 }
 
 impl<V> Served<V> {
-    pub(super) fn stored(entry: Arc<Entry<V>>, outcome: CacheOutcome) -> Self {
-        Self { value: ServedValue::Stored(entry), outcome }
-    }
-
     /// Returns how the value came about.
     #[must_use]
     pub fn outcome(&self) -> CacheOutcome {
         self.outcome
+    }
+
+    /// Returns the time since the computation of the value began, as
+    /// [`EntryInfo::age`](crate::EntryInfo) does. A value that this call itself has computed
+    /// counts from the call. Reads the clock: a value that is kept grows older.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.clock.now().since(match &self.value {
+            ServedValue::Stored(entry) => entry.started(),
+            ServedValue::Own(_, asked) => *asked,
+        })
+    }
+
+    /// Returns whether the `ttl` of the value is over, or it was marked stale, whatever the
+    /// outcome is: a caller that [`Joined`](CacheOutcome::Joined) others may have got a stale
+    /// value of the remote. False for a value that this call itself has computed. Reads the
+    /// clock, as [`age`](Self::age) does.
+    #[must_use]
+    pub fn is_stale(&self) -> bool {
+        match &self.value {
+            ServedValue::Stored(entry) => self.clock.now() >= entry.window().fresh_until,
+            ServedValue::Own(..) => false,
+        }
     }
 
     /// Returns the value: a clone of it, where it is stored.
@@ -61,7 +102,7 @@ impl<V> Served<V> {
     {
         match self.value {
             ServedValue::Stored(entry) => entry.value.clone(),
-            ServedValue::Own(value) => value,
+            ServedValue::Own(value, _) => value,
         }
     }
 }
@@ -72,16 +113,25 @@ impl<V> Deref for Served<V> {
     fn deref(&self) -> &V {
         match &self.value {
             ServedValue::Stored(entry) => &entry.value,
-            ServedValue::Own(value) => value,
+            ServedValue::Own(value, _) => value,
         }
     }
 }
 
-impl<V> Answer<V, V> {
-    pub(super) fn into_served(self) -> Served<V> {
-        match self {
-            Self::Entry(entry, outcome) => Served::stored(entry, outcome),
-            Self::Own(value, outcome) => Served { value: ServedValue::Own(value), outcome },
+impl<V> CacheState<V> {
+    pub(super) fn serve(&self, entry: Arc<Entry<V>>, outcome: CacheOutcome) -> Served<V> {
+        let clock = self.engine.clock.clone();
+        Served { value: ServedValue::Stored(entry), outcome, clock }
+    }
+
+    /// Makes what a call gets that began at `asked`.
+    pub(super) fn serve_answer(&self, answer: Answer<V, V>, asked: Tick) -> Served<V> {
+        match answer {
+            Answer::Entry(entry, outcome) => self.serve(entry, outcome),
+            Answer::Own(value, outcome) => {
+                let clock = self.engine.clock.clone();
+                Served { value: ServedValue::Own(value, asked), outcome, clock }
+            }
         }
     }
 }
@@ -294,6 +344,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
                 (entry, if fresh { CacheOutcome::Hit } else { CacheOutcome::Stale })
             }
         };
+        self.0.observer.served(&entry, outcome, self.0.now());
         self.0.observer.answered(outcome);
         Some((entry, outcome))
     }

@@ -459,6 +459,7 @@ async fn tidy<V: Clone + Send + Sync + 'static>(mut tidying: Tidying<V>) {
         // There may be room again: every record from the mark on notifies.
         if swept.elapsed() >= SWEEP_EVERY || state.engine.log.wants_room() {
             state.sweep().await;
+            state.observer.forget_served();
             swept = Instant::now();
         } else if woken.is_ok() {
             continue;

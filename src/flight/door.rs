@@ -35,7 +35,7 @@ use crate::flight::hold::HeldKey;
 pub(crate) use crate::flight::hold::{FailureRule, HoldRule};
 pub(crate) use crate::flight::lead::{FlightFacts, Lead};
 use crate::flight::request::{FlightRequest, LedFor};
-pub(crate) use crate::flight::waiter::{AloneReason, Caller, Fit, FlightResult};
+pub(crate) use crate::flight::waiter::{AloneReason, Caller, Fit, FlightResult, stand_in};
 use crate::flight::waiter::{Resolver, Step};
 #[cfg(feature = "http")]
 pub(crate) use crate::flight::{
@@ -353,6 +353,7 @@ where
             let rest = lead.engine().settings.hold_policy().believed(rest);
             let held = HeldKey { rest, error: None };
             let error = lead.engine().held(lead.key(), held);
+            drop(stand_in(lead.engine(), question, lead.key(), &error));
             lead.0.end(End::Held { error: error.clone(), noted: Some(rest) });
             Cleared::Refused(error)
         }
@@ -371,11 +372,15 @@ where
             }
             question.give_way();
             let error = lead.engine().waited_too_long(lead.key());
+            drop(stand_in(lead.engine(), question, lead.key(), &error));
             lead.end(Conclusion::Withdraw);
             Cleared::Refused(error)
         }
-        // Its waiters have a patience of their own: the next of them leads.
+        // Its waiters have a patience of their own: the next of them leads. A refresh was put off.
         Clearance::Refused(error) => {
+            if !lead.0.is_refresh() {
+                drop(stand_in(lead.engine(), question, lead.key(), &error));
+            }
             lead.end(Conclusion::Withdraw);
             Cleared::Refused(error)
         }

@@ -131,6 +131,8 @@ struct Report {
     took: Duration,
     is_refused: bool,
     computation: Option<(ComputationEnd, Option<FailureEffect>)>,
+    /// The failure, if the callers are served a stale value in its place.
+    hidden: Option<Error>,
 }
 
 impl<V> Leavings<V> {
@@ -163,14 +165,17 @@ impl Report {
         if let Some((end, failure)) = self.computation {
             observer.happened(Occurrence::Computed { key, took: *took, end, failure });
         }
+        if let Some(error) = &self.hidden {
+            observer.happened(Occurrence::FailureHidden { key, error });
+        }
     }
 }
 
 impl<V> Drop for Leavings<V> {
     fn drop(&mut self) {
-        self.report.take().inspect(Report::tell);
+        let report = self.report.take().inspect(Report::tell);
         // A panic in it concerns no caller.
-        drop_caught((self.marks.take(), self.error.take()));
+        drop_caught((report, self.marks.take(), self.error.take()));
         drop(self.garbage.take());
     }
 }
@@ -185,8 +190,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let (engine, flight) = (&*self.engine, &self.flight);
         let now = engine.clock.now();
         let is_refused = matches!(end, End::Filled { stored: false, .. });
+        let failure = end.failure();
         // Without a lock: it asks for the text of the user's error.
-        let error_bytes = end.kept_error_bytes();
+        let error_bytes = failure.as_ref().filter(|_| end.keeps_error()).map(Error::weight);
 
         let mut shard = engine.table.shard(&flight.key).lock();
         // A flight that was forgotten says nothing of the key any more.
@@ -234,12 +240,16 @@ impl<V: Send + Sync + 'static> Leader<V> {
         }
 
         let computation = steps.computation.map(|end| (end, steps.failure));
+        let effect = steps.failure.map(|effect| effect.callers_got);
+        let is_hidden =
+            |error: &Error| effect == Some(CallersGot::StaleValue) && !error.is_answer();
         let report = (is_refused || computation.is_some()).then(|| Report {
             observer: Arc::clone(&engine.observer),
             key: flight.key.clone(),
             took: now.since(self.started.tick),
             is_refused,
             computation,
+            hidden: failure.filter(is_hidden),
         });
         // What has left the maps holds values of the user. What is told to the user comes last, after
         // the waiters have had their turn.
@@ -268,6 +278,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 marks.set_storable(self.traits.unkeyed, self.seen_until(&entry, now));
                 // A stale value says nothing of the origin.
                 let is_fresh = now < entry.window().fresh_until;
+                if is_fresh {
+                    self.engine.observer.note_success();
+                }
                 let replaced = if is_fresh { marks.hold.end_row() } else { None };
                 Steps { replaced, ..Steps::of(Verdict::Filled(entry), None) }
             }
@@ -418,10 +431,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// The callers of a refresh, and those of whom the leader knows that they have a value in
     /// hand, get that.
     fn failure_effect(&self, otherwise: CallersGot, held_for: Option<Duration>) -> FailureEffect {
-        let is_refresh = self.is_refresh();
-        let has_value = is_refresh || self.has_fallback;
+        let has_value = self.is_refresh() || self.has_fallback;
         let callers_got = if has_value { CallersGot::StaleValue } else { otherwise };
-        FailureEffect { callers_got, held_for, is_refresh }
+        FailureEffect { callers_got, held_for }
     }
 }
 
@@ -451,15 +463,19 @@ impl<V> End<V> {
         }
     }
 
-    /// Returns how many bytes the error takes that a hold would repeat, if there is one.
-    fn kept_error_bytes(&self) -> Option<u64> {
+    /// Returns how the computation has failed, if it has.
+    fn failure(&self) -> Option<Error> {
         match self {
-            Self::Concluded(Conclusion::Fail { error, rule, .. }) => {
-                (rule.hold != HoldRule::Never).then(|| error.weight())
-            }
-            Self::Panicked => Some(Error::new(ErrorKind::Panicked).weight()),
+            Self::Concluded(Conclusion::Fail { error, .. }) => Some(error.clone()),
+            Self::Panicked => Some(Error::new(ErrorKind::Panicked)),
             _ => None,
         }
+    }
+
+    /// Returns whether a hold may repeat the failure.
+    fn keeps_error(&self) -> bool {
+        let Self::Concluded(Conclusion::Fail { rule, .. }) = self else { return true };
+        rule.hold != HoldRule::Never
     }
 
     /// Returns whether marks are made for a key that has none: only an end that is not a

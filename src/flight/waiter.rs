@@ -25,6 +25,7 @@ use crate::flight::phase::{
 use crate::flight::request::FlightRequest;
 use crate::flight::vacancy::{Candidate, Vacant};
 use crate::flight::wait_slot::WaitSlot;
+use crate::key::Key;
 use crate::observe::Occurrence;
 use crate::outcome::CacheOutcome;
 use crate::sync::Arc;
@@ -235,7 +236,8 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         let step = loop {
             // The one deadline of the caller ends every round.
             if joined_at.is_some() && Instant::now() >= self.deadline {
-                break self.timed_out(caller);
+                let key = caller.flight_request().key;
+                break self.timed_out(caller, &key);
             }
             // What it has learned in earlier flights goes into the next request: its rank in the queue, which
             // end of a hold is for it, and which flight it has left.
@@ -269,7 +271,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
                 }
                 Admission::Overloaded => {
                     let error = self.engine.overloaded(&request.key);
-                    break stale_or_refuse(caller, error);
+                    break self.stale_or_refuse(caller, &request.key, error);
                 }
             };
             if self.is_to_catch_up() {
@@ -287,7 +289,8 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
                     break self.succeed(vacancy, &waiter, (caller, &request));
                 }
                 Err(NoVerdict::Circular) => {
-                    break stale_or_refuse(caller, Error::circular(&request.key));
+                    let error = Error::circular(&request.key);
+                    break self.stale_or_refuse(caller, &request.key, error);
                 }
             };
             // It has waited so long already: its own computation does not begin at the end of the queue.
@@ -387,8 +390,9 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         match leader.enter_queue() {
             Ok(()) => Some(Step::Lead(leader)),
             Err(error) => {
+                let key = leader.key().clone();
                 leader.end(Conclusion::Withdraw);
-                Some(stale_or_refuse(caller, error))
+                Some(self.stale_or_refuse(caller, &key, error))
             }
         }
     }
@@ -423,7 +427,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     ) -> Option<Step<V>> {
         let Some(verdict) = verdict else {
             self.engine.observer.happened(Occurrence::WaitTimedOut { key: &request.key });
-            return Some(self.timed_out(caller));
+            return Some(self.timed_out(caller, &request.key));
         };
         let numbers = waiter.flight.numbers();
         let is_before = |from| numbers.computation.is_none_or(|number| number < from);
@@ -546,20 +550,32 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         }
     }
 
-    fn timed_out<C: Caller<V>>(&self, caller: &C) -> Step<V> {
-        if let Some(entry) = caller.fallback() {
-            return Step::Answer(entry, CacheOutcome::StaleIfError);
+    fn timed_out<C: Caller<V>>(&self, caller: &C, key: &Key) -> Step<V> {
+        let error = Error::retry_in(ErrorKind::WaitTimeout, self.engine.settings.hold());
+        match self.stale_or_refuse(caller, key, error) {
+            Step::Refuse(_) if self.engine.settings.compute_after_wait == Some(true) => {
+                Step::Alone(AloneReason::WaitTimeout)
+            }
+            step => step,
         }
-        if self.engine.settings.compute_after_wait == Some(true) {
-            return Step::Alone(AloneReason::WaitTimeout);
+    }
+
+    fn stale_or_refuse<C: Caller<V>>(&self, caller: &C, key: &Key, error: Error) -> Step<V> {
+        match stand_in(self.engine, caller, key, &error) {
+            Some(entry) => Step::Answer(entry, CacheOutcome::StaleIfError),
+            None => Step::Refuse(error),
         }
-        Step::Refuse(Error::retry_in(ErrorKind::WaitTimeout, self.engine.settings.hold()))
     }
 }
 
-fn stale_or_refuse<V: Send + Sync + 'static, C: Caller<V>>(caller: &C, error: Error) -> Step<V> {
-    match caller.fallback_for(&error) {
-        Some(entry) => Step::Answer(entry, CacheOutcome::StaleIfError),
-        None => Step::Refuse(error),
-    }
+/// Returns what a caller is served in place of a failure that no computation of this process has
+/// reported, and reports it: each of those passes here.
+pub(crate) fn stand_in<V: Send + Sync + 'static>(
+    engine: &Engine<V>,
+    caller: &impl Caller<V>,
+    key: &Key,
+    error: &Error,
+) -> Option<Arc<Entry<V>>> {
+    let hide = |_: &_| engine.observer.happened(Occurrence::FailureHidden { key, error });
+    caller.fallback_for(error).inspect(hide)
 }

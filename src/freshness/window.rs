@@ -127,7 +127,6 @@ impl Window {
 
     /// Returns whether the entry was given no lifetime at all. An entry whose
     /// lifetime was over on arrival was given one.
-    #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's validation"))]
     pub(crate) fn is_never_fresh(&self) -> bool {
         self.fresh_until <= self.started
     }

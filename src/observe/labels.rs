@@ -8,8 +8,6 @@ pub(crate) struct FailureEffect {
     pub(crate) callers_got: CallersGot,
     /// For how long no caller computes the key.
     pub(crate) held_for: Option<Duration>,
-    /// No caller waited for the computation: its failure reaches none.
-    pub(crate) is_refresh: bool,
 }
 
 words! {

@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use crate::error::{Error, ErrorKind};
 use crate::key::Key;
 
 /// How loud a line is.
@@ -92,9 +93,10 @@ lines! {
     /// Limited.
     ComputationPanicked: Warn "a computation panicked"
         [key_hash key took callers_got held_for left_out left_out_others];
-    /// Limited.
-    RefreshFailed: Warn "a refresh failed: callers are served the stale value as long as it may \
-        be served" [key_hash key took end callers_got held_for left_out left_out_others];
+    /// At the 1st, 2nd, 4th, 8th failure and so on. Limited.
+    FailureHidden: Warn "computations fail, and no caller learns of it: callers are served stale \
+        values as long as stale_for and stale_if_error permit, then errors"
+        [key_hash key failures oldest_stale cause remedy left_out left_out_others];
     RemoteAway: Warn "the remote is away: this process goes on with what it has and computes \
         for itself" [server op error];
     RemoteBack: Warn "the remote answers again: this process shares values and computations \
@@ -131,6 +133,33 @@ lines! {
         HttpLayer::carry_context, for a closure read it before, or use get_or_compute_scoped" [];
 }
 
+/// So many characters of the text of an application's error are written.
+const CAUSE_CHARS: usize = 200;
+
+/// Returns what a line says of a failure, and what there is to do about it.
+///
+/// Runs code of the user: the `Display` of the error.
+pub(super) fn explain(error: &Error) -> (String, &'static str) {
+    let remedy = match error.kind() {
+        ErrorKind::Inner => "look at what computes these values: cause is its last error",
+        ErrorKind::Panicked => "the computation has a defect: the panic message has the place",
+        ErrorKind::ComputeTimeout => {
+            "look at what computes these values; compute_timeout must be above its 99th percentile"
+        }
+        ErrorKind::WaitTimeout => "computations take longer than wait_timeout: look at them first",
+        ErrorKind::Overloaded => {
+            "raise max_computations or max_waiters_in_all, if what computes the values can bear it"
+        }
+        ErrorKind::Held => "the computation failed in another process: look at the log of that",
+        ErrorKind::ShutDown => "the runtime shuts down",
+        ErrorKind::Cycle => "let the computation ask for another key than its own",
+    };
+    // Not the whole error: that of a cycle names the key.
+    let cause = error.cause().map_or_else(|| error.kind().text().to_owned(), ToString::to_string);
+    let cause = cause.chars().take(CAUSE_CHARS).flat_map(char::escape_debug).collect();
+    (cause, remedy)
+}
+
 /// A line of the log, and the fields it can have.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "only tracing writes lines"))]
@@ -142,6 +171,7 @@ pub(super) struct Line<'a> {
     pub(super) lease: Option<Duration>,
     pub(super) away_for: Option<Duration>,
     pub(super) held_for: Option<Duration>,
+    pub(super) oldest_stale: Option<Duration>,
     pub(super) callers_got: Option<&'static str>,
     pub(super) role: Option<&'static str>,
     pub(super) end: Option<&'static str>,
@@ -156,6 +186,7 @@ pub(super) struct Line<'a> {
     pub(super) type_name: Option<&'a str>,
     pub(super) max_entries: Option<u64>,
     pub(super) keys: Option<u64>,
+    pub(super) failures: Option<u64>,
 }
 
 impl Line<'_> {
@@ -168,6 +199,7 @@ impl Line<'_> {
             lease: None,
             away_for: None,
             held_for: None,
+            oldest_stale: None,
             callers_got: None,
             role: None,
             end: None,
@@ -182,6 +214,7 @@ impl Line<'_> {
             type_name: None,
             max_entries: None,
             keys: None,
+            failures: None,
         }
     }
 }

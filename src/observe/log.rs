@@ -36,15 +36,18 @@ impl Log {
         }
     }
 
-    /// Writes a line about a key, unless there were too many.
+    /// Writes a line about a key, unless there were too many. A line with a number of failures is
+    /// about that number: the first failure does not keep the second from the log.
     pub(super) fn write_limited(&self, cache: &str, line: &Line<'_>) {
         let Some(key) = line.key.filter(|_| is_enabled(line.message.level())) else { return };
+        let number = line.failures.map(u64::to_be_bytes);
+        let about = number.as_ref().map_or(key.as_bytes(), |number| &number[..]);
         let limit = match line.message.level() {
             LineLevel::Debug | LineLevel::Info => &self.notices,
             LineLevel::Warn => &self.warnings,
         };
         // The lock is free again when the subscriber, which is the user's code, is called.
-        let left_out = limit.admit(key.as_bytes(), line.message, Instant::now());
+        let left_out = limit.admit(about, line.message, Instant::now());
         if let Some(left_out) = left_out {
             write(Some(cache), self.has_keys, line, left_out);
         }
@@ -109,6 +112,8 @@ fn write(cache: Option<&str>, has_keys: bool, line: &Line<'_>, left_out: LeftOut
                 how = line.how,
                 callers_got = line.callers_got,
                 held_for = rounded(line.held_for),
+                failures = line.failures,
+                oldest_stale = rounded(line.oldest_stale),
                 policy = line.policy,
                 cause = line.cause,
                 remedy = line.remedy,

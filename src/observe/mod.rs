@@ -80,7 +80,7 @@ pub(crate) mod table;
 mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::broadcast;
@@ -107,11 +107,13 @@ pub(crate) use spans::going_on;
 pub(crate) use spans::{leading, waiting};
 pub(crate) use table::{Observe, Occurrence};
 
+use crate::clock::Tick;
+use crate::entry::Entry;
 use crate::key::Key;
 use crate::observe::counter::Counters;
 use crate::observe::log::Log;
 use crate::observe::meters::Meters;
-use crate::observe::stats::{COUNTERS, Counted};
+use crate::observe::stats::{COUNTERS, Counted, OldestStale};
 use crate::outcome::CacheOutcome;
 
 /// Events kept for a reader that falls behind.
@@ -133,6 +135,9 @@ pub(crate) struct Observer {
     events: broadcast::Sender<Event>,
     meters: Meters,
     log: Log,
+    oldest_stale: OldestStale,
+    /// Failures in a row that a stale value has hidden.
+    hidden_failures: AtomicU64,
     has_warned_of_credentials: AtomicBool,
     has_warned_of_types: AtomicBool,
     has_warned_of_values: AtomicBool,
@@ -148,6 +153,8 @@ impl Observer {
             events: broadcast::Sender::new(EVENT_BUFFER),
             meters: Meters::new(name),
             log: Log::new(*log_keys),
+            oldest_stale: OldestStale::default(),
+            hidden_failures: AtomicU64::new(0),
             has_warned_of_credentials: AtomicBool::new(false),
             has_warned_of_types: AtomicBool::new(false),
             has_warned_of_values: AtomicBool::new(false),
@@ -164,6 +171,21 @@ impl Observer {
         } else {
             contain_panic(|| self.meters.current().requests[outcome as usize].increment(1));
         }
+    }
+
+    /// Notes the age of a value that a caller gets, if it is stale. A fresh hit does not come here.
+    pub(crate) fn served<V>(&self, entry: &Entry<V>, outcome: CacheOutcome, now: Tick) {
+        let window = entry.window();
+        // A result without a lifetime is no old value for those that have waited for it.
+        let is_stored = matches!(outcome, CacheOutcome::Stale | CacheOutcome::StaleIfError);
+        if now >= window.fresh_until && (is_stored || !window.is_never_fresh()) {
+            self.oldest_stale.note(now.since(window.started));
+        }
+    }
+
+    /// Forgets the stale values that were served before the last call.
+    pub(crate) fn forget_served(&self) {
+        self.oldest_stale.turn();
     }
 
     /// Counts a request that the cache could have answered, and did not
@@ -230,6 +252,16 @@ impl Observe for Observer {
 
     fn count_computation(&self, end: ComputationEnd) {
         self.count(end);
+        if !end.is_failure() {
+            self.note_success();
+        }
+    }
+
+    fn note_success(&self) {
+        // Most successes follow a success.
+        if self.hidden_failures.load(Ordering::Relaxed) > 0 {
+            self.hidden_failures.store(0, Ordering::Relaxed);
+        }
     }
 }
 

@@ -1,5 +1,8 @@
 //! The counters, and their values at one moment.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
 use crate::observe::Observer;
 use crate::observe::labels::{ComputationEnd, WakeCause};
 use crate::outcome::CacheOutcome;
@@ -81,6 +84,37 @@ pub struct Stats {
     /// Callers that wait now, with the leaders that queue for one of the
     /// `max_computations` places.
     pub waiting: usize,
+    /// The age of the oldest value that was served after its `ttl`, in the last half minute to
+    /// minute; zero if none was. An age as that of [`EntryInfo`](crate::EntryInfo), at the moment
+    /// of serving. It grows during an outage that `stale_if_error` hides.
+    pub oldest_stale: Duration,
+}
+
+/// The age of the oldest stale value that was served since the last turn, and in the time between
+/// that and the turn before it, in milliseconds.
+#[derive(Debug, Default)]
+pub(super) struct OldestStale {
+    now: AtomicU64,
+    before: AtomicU64,
+}
+
+impl OldestStale {
+    pub(super) fn note(&self, age: Duration) {
+        let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX).max(1);
+        // A look first: most values are not the oldest, and need not write.
+        if millis > self.now.load(Ordering::Relaxed) {
+            self.now.fetch_max(millis, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn get(&self) -> Duration {
+        let [now, before] = [&self.now, &self.before].map(|age| age.load(Ordering::Relaxed));
+        Duration::from_millis(now.max(before))
+    }
+
+    pub(super) fn turn(&self) {
+        self.before.store(self.now.swap(0, Ordering::Relaxed), Ordering::Relaxed);
+    }
 }
 
 /// Something that has a counter, at a place among the counters of a cache.
@@ -166,6 +200,7 @@ impl Observer {
             wakes_by_push: self.counted(WakeCause::Push),
             wakes_by_timer: self.counted(WakeCause::Timer),
             wakes_by_poll: self.counted(WakeCause::Poll),
+            oldest_stale: self.oldest_stale.get(),
             ..Stats::default()
         }
     }

@@ -19,6 +19,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use crate::error::Error;
 use crate::key::{Key, Tag};
 use crate::mode::Mode;
 use crate::observe::Observer;
@@ -26,7 +27,7 @@ use crate::observe::labels::{
     CallersGot, ComputationEnd, FailureEffect, FillResult, InvalidationKind, LocalLock, LockAnswer,
     RemoteOp, WakeCause,
 };
-use crate::observe::lines::{Line, LogMessage};
+use crate::observe::lines::{self, Line, LogMessage};
 use crate::observe::stats::Count;
 
 /// What kind of number a metric is.
@@ -92,6 +93,7 @@ macro_rules! metrics {
 
 metrics! {
     Requests: Counter "stampede_requests_total" [outcome];
+    WouldHaveAnswered: Counter "stampede_would_have_answered_total" [];
     OriginCalls: Counter "stampede_origin_calls_total" [reason];
     OriginDuration: Histogram "stampede_origin_duration_seconds" [];
     BatchCalls: Counter "stampede_batch_calls_total" [];
@@ -104,6 +106,7 @@ metrics! {
     RefreshesPutOff: Counter "stampede_refreshes_put_off_total" [bound: RefreshBound];
     Inflight: Gauge "stampede_inflight" [];
     Waiters: Gauge "stampede_waiters" [];
+    OldestStale: Gauge "stampede_oldest_stale_seconds" [];
     Entries: Gauge "stampede_entries" [];
     Bytes: Gauge "stampede_bytes" [];
     ArrivingBytes: Gauge "stampede_arriving_bytes" [];
@@ -257,6 +260,10 @@ pub(crate) trait Observe: Send + Sync + 'static {
     /// Counts the end of a computation. That is no code of the user: it is counted before its callers
     /// have their answers, and told after them.
     fn count_computation(&self, _: ComputationEnd) {}
+
+    /// Ends the row of hidden failures: a computation has succeeded, here or elsewhere. No code of
+    /// the user.
+    fn note_success(&self) {}
 }
 
 macro_rules! occurrences {
@@ -279,6 +286,8 @@ macro_rules! occurrences {
 occurrences! {
     /// The computation of a flight ended.
     Computed { key: &'a Key, took: Duration, end: ComputationEnd, failure: Option<FailureEffect> },
+    /// A stale value hides a failure: of a computation, or of a wait.
+    FailureHidden { key: &'a Key, error: &'a Error },
     /// The leader was neither polled nor dropped for longer than its time-out: it was given up.
     Deposed { key: &'a Key },
     /// A caller computed for itself, outside any flight. `reason` is a word of
@@ -386,14 +395,10 @@ impl Observer {
                 let (key, took) = (Some(key), Some(took));
                 let line = |message| Line { key, took, ..Line::of(message) };
                 write(Line { end: Some(end.as_str()), ..line(LogMessage::Computed) });
-                if let Some(FailureEffect { callers_got, held_for, is_refresh }) = failure {
+                if let Some(FailureEffect { callers_got, held_for }) = failure {
                     let callers_got = Some(callers_got.as_str());
                     let with = |message| Line { callers_got, held_for, ..line(message) };
                     match end {
-                        _ if is_refresh => write_limited(Line {
-                            end: Some(end.as_str()),
-                            ..with(LogMessage::RefreshFailed)
-                        }),
                         ComputationEnd::TimedOut => {
                             write_limited(with(LogMessage::ComputationTimedOut));
                         }
@@ -402,6 +407,16 @@ impl Observer {
                         }
                         _ => {}
                     }
+                }
+            }
+            Occurrence::FailureHidden { key, error } => {
+                let failures = self.hidden_failures.fetch_add(1, Ordering::Relaxed) + 1;
+                if failures.is_power_of_two() {
+                    let (cause, remedy) = lines::explain(error);
+                    let (key, failures, cause) = (Some(key), Some(failures), Some(&*cause));
+                    let oldest_stale = Some(self.oldest_stale.get()).filter(|age| !age.is_zero());
+                    let line = Line { key, failures, cause, ..Line::of(LogMessage::FailureHidden) };
+                    write_limited(Line { oldest_stale, remedy: Some(remedy), ..line });
                 }
             }
             Occurrence::Deposed { key } => {
@@ -465,7 +480,10 @@ impl Observer {
                 meters.current().lock(LocalLock::Held);
                 write(Line { key: Some(key), ..Line::of(LogMessage::Held) });
             }
-            Occurrence::WouldHaveAnswered => self.count(Count::WouldHaveAnswered),
+            Occurrence::WouldHaveAnswered => {
+                self.count(Count::WouldHaveAnswered);
+                meters.add(Metric::WouldHaveAnswered, &[]);
+            }
             Occurrence::Bypassed { reason } => meters.add(Metric::Bypass, &[("reason", reason)]),
             Occurrence::Revalidated { key, result } => {
                 let how = result.as_str();
@@ -592,25 +610,20 @@ impl Observer {
 /// At least one sample of each occurrence, and one for each way in which a line or a metric
 /// follows from it. A test fails if an occurrence has none.
 #[cfg(all(test, feature = "metrics", feature = "tracing"))]
-pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag) -> Vec<Occurrence<'a>> {
+pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag, error: &'a Error) -> Vec<Occurrence<'a>> {
     const SECOND: Duration = Duration::from_secs(1);
     let (took, waited, lease) = (SECOND, SECOND, SECOND);
     let callers_got = CallersGot::Failure;
-    let effect = |is_refresh| FailureEffect { callers_got, held_for: Some(SECOND), is_refresh };
-    let computed = |end| {
-        let failure = matches!(
-            end,
-            ComputationEnd::Failed | ComputationEnd::TimedOut | ComputationEnd::Panicked
-        );
-        [true, false].map(|is_refresh| {
-            let failure = failure.then(|| effect(is_refresh));
-            Occurrence::Computed { key, took, end, failure }
-        })
+    let computed = |end: &ComputationEnd| {
+        let effect = FailureEffect { callers_got, held_for: Some(SECOND) };
+        let failure = end.is_failure().then_some(effect);
+        Occurrence::Computed { key, took, end: *end, failure }
     };
-    let mut samples: Vec<_> = ComputationEnd::ALL.iter().flat_map(|end| computed(*end)).collect();
+    let mut samples: Vec<_> = ComputationEnd::ALL.iter().map(computed).collect();
     samples.extend([
         Occurrence::ComputedAlone { key, reason: "off", took, timed_out: true },
         Occurrence::Deposed { key },
+        Occurrence::FailureHidden { key, error },
         Occurrence::BatchCalled { keys: 7, took },
         Occurrence::FillRefused { key },
         Occurrence::BodyRefused { key },

@@ -48,6 +48,7 @@ mod table {
     use tracing::subscriber::NoSubscriber;
     use tracing::{Dispatch, Level, Metadata, Subscriber};
 
+    use crate::error::{Error, ErrorKind};
     use crate::key::{Key, Tag};
     use crate::observe::lines::{LineLevel, LogMessage};
     use crate::observe::table::{Metric, MetricKind, OCCURRENCES, samples};
@@ -161,17 +162,22 @@ mod table {
         let tag = Tag::from("t");
         let key = Key::from("k");
         let label = CacheLabel { name: "test".to_owned(), log_keys: true };
-        for n in 0..samples(&key, &tag).len() {
+        let error = Error::new(ErrorKind::WaitTimeout);
+        for n in 0..samples(&key, &tag, &error).len() {
             // One that has warned of nothing yet.
             let observer = Observer::new(&label);
-            observer.happened(samples(&key, &tag)[n]);
+            observer.oldest_stale.note(SECOND);
+            observer.happened(samples(&key, &tag, &error)[n]);
             // Some lines are left out, and the next line says so.
-            observer.happened(samples(&key, &tag)[n]);
+            observer.note_success();
+            observer.happened(samples(&key, &tag, &error)[n]);
             for other in 0..12_u32 {
-                observer.happened(samples(&Key::from(other), &tag)[n]);
+                observer.happened(samples(&Key::from(other), &tag, &error)[n]);
+                observer.happened(Occurrence::Deposed { key: &Key::from(other) });
             }
             tokio::time::advance(61 * SECOND).await;
-            observer.happened(samples(&key, &tag)[n]);
+            observer.note_success();
+            observer.happened(samples(&key, &tag, &error)[n]);
         }
         let observer = Observer::new(&label);
         CacheOutcome::ALL.into_iter().for_each(|outcome| observer.answered(outcome));
@@ -187,11 +193,12 @@ mod table {
     #[test]
     fn the_samples_cover_every_occurrence() {
         let (key, tag) = (Key::from("k"), Tag::from("t"));
+        let error = Error::new(ErrorKind::WaitTimeout);
         let name = |what: &Occurrence<'_>| {
             let text = format!("{what:?}");
             text.split(' ').next().expect("a split has a first part").to_owned()
         };
-        let sampled: BTreeSet<_> = samples(&key, &tag).iter().map(name).collect();
+        let sampled: BTreeSet<_> = samples(&key, &tag, &error).iter().map(name).collect();
         for name in OCCURRENCES {
             assert!(sampled.contains(*name), "`samples` in table.rs has no {name}");
         }

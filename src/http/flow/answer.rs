@@ -337,6 +337,7 @@ pub(super) fn answered<B: Body>(
     outcome: CacheOutcome,
 ) -> Response<ResponseBody<B>> {
     let (method, now) = (caller.request.asked.method, caller.request.cache.now());
+    caller.request.cache.observer.served(entry, outcome, now);
     let shape =
         shape_of(&caller.request.cache, caller.request.wishes, &caller.request.headers, entry);
     let status = || status(&caller.request.rules, entry, outcome, caller.forward, now);

@@ -15,6 +15,7 @@ use crate::flight::door::{self, AloneReason, ForwardPlace, Lead, PlaceForOne, Ru
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance, answered};
 use crate::http::flow::client::credential_detail;
+use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::fill::ArrivalTime;
 use crate::http::flow::forwarded;
 use crate::http::flow::lead::OriginOutcome;
@@ -28,6 +29,7 @@ use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
 use crate::http::rules::shape::{Shape, ask_for_the_whole};
 use crate::http::stored::response::{StoredEntry, StoredResponse};
 use crate::mode::Mode;
+use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 
 pub(super) async fn serve<S, Q, B>(
@@ -308,15 +310,21 @@ where
         let received = ArrivalTime::now(&caller.request.cache, started);
         let (key, took) = (&caller.request.primary, received.delay());
         caller.request.cache.observer.computed_alone(key, took, reason.as_str(), call.is_err());
-        // A failure is answered stale by the entry that has a window for it; the rest of the match below
-        // is for callers that have none.
-        let failed = match &call {
-            Ok(Ok(OriginAnswer::Response(response))) => is_failure(response.status()),
-            Ok(Ok(OriginAnswer::Confirmed(_))) => false,
-            Ok(Err(_)) | Err(_) => true,
+        let failure = match &call {
+            Ok(Ok(OriginAnswer::Response(response))) if is_failure(response.status()) => {
+                Some(Error::inner_error(OriginStatus(response.status())))
+            }
+            Ok(Ok(_)) => None,
+            Ok(Err(error)) => Some(caller.request.rules.transport_failure(error)),
+            Err(late) => Some(late.clone()),
         };
-        if let Some(entry) = caller.fallback().filter(|_| failed) {
-            return Ok(answered(&caller, &entry, CacheOutcome::StaleIfError));
+        match &failure {
+            None => caller.request.cache.observer.note_success(),
+            Some(failure) => {
+                if let Some(entry) = caller.hides(failure) {
+                    return Ok(answered(&caller, &entry, CacheOutcome::StaleIfError));
+                }
+            }
         }
         match call {
             Ok(Ok(reply)) => {
@@ -333,23 +341,24 @@ where
             }
             Ok(Err(error)) => {
                 let failure = caller.request.rules.transport_failure(&error);
-                match caller.stands_in_for(&failure) {
-                    Some(entry) => Ok(answered(&caller, &entry, CacheOutcome::StaleIfError)),
-                    None => caller.instead_of(error, failure),
-                }
+                caller.instead_of(error, failure)
             }
-            Err(_) => {
-                let error = Error::new(crate::ErrorKind::ComputeTimeout);
-                Ok(answer::refusal(&caller.request.rules, error))
-            }
+            Err(late) => Ok(answer::refusal(&caller.request.rules, late)),
         }
     }
 }
 
 impl HttpCaller {
+    /// Returns what is served in place of a failure outside of any flight, and reports it.
+    fn hides(&self, failure: &Error) -> Option<StoredEntry> {
+        let (observer, key) = (&self.request.cache.observer, &self.request.primary);
+        let hide = |_: &_| observer.happened(Occurrence::FailureHidden { key, error: failure });
+        self.stands_in_for(failure).inspect(hide)
+    }
+
     /// Answers a request that the cache refuses to forward.
     fn refused<B: Body>(&self, error: Error) -> Response<ResponseBody<B>> {
-        match self.stands_in_for(&error) {
+        match self.hides(&error) {
             Some(entry) => answered(self, &entry, CacheOutcome::StaleIfError),
             None => answer::refusal(&self.request.rules, error),
         }

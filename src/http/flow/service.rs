@@ -332,6 +332,7 @@ impl<S> HttpService<S> {
         (wishes, method, now): (Wishes, RequestMethod, Tick),
         entry: &StoredEntry,
     ) -> Response<ResponseBody<B>> {
+        self.cache.observer.served(entry, CacheOutcome::Stale, now);
         self.cache.observer.answered(CacheOutcome::Stale);
         let shape = shape_of(&self.cache, wishes, &parts.headers, entry);
         let status = || answer::hit_status(rules, entry, now);
