@@ -299,8 +299,13 @@ where
     /// Cancel safe.
     pub async fn get(self) -> Option<Served<V>> {
         let Self { cache, key, mut options } = self;
-        let found = cache.look_up_for(&key, &mut options);
-        cache.find(found).await.map(|(entry, outcome)| cache.0.serve(entry, outcome))
+        match cache.look_up_for(&key, &mut options) {
+            Ok(entry) => Some(cache.0.serve(entry, CacheOutcome::Hit)),
+            Err(miss) => {
+                let found = cache.find(miss).await;
+                found.map(|(entry, outcome)| cache.0.serve(entry, outcome))
+            }
+        }
     }
 }
 

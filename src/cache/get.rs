@@ -319,21 +319,21 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     ///
     /// Cancel safe.
     pub async fn get<K: ToKey>(&self, key: K) -> Option<V> {
-        self.find(self.look_up(&key)).await.map(|(entry, _)| entry.value.clone())
+        match self.look_up(&key) {
+            Ok(entry) => Some(entry.value.clone()),
+            Err(miss) => self.find(miss).await.map(|(entry, _)| entry.value.clone()),
+        }
     }
 
+    /// Looks for what a first look has not found fresh.
     pub(super) async fn find(
         &self,
-        found: Result<Arc<Entry<V>>, (Key, Lookup<V>)>,
+        (key, look): (Key, Lookup<V>),
     ) -> Option<(Arc<Entry<V>>, CacheOutcome)> {
         // Judged once: a second judgement may draw the early refresh differently.
-        let (key, look) = match found {
-            Ok(entry) => return Some((entry, CacheOutcome::Hit)),
-            Err((key, Lookup::Unvouched(_))) => {
-                let look = Box::pin(self.0.look_vouched(&key)).await;
-                (key, look)
-            }
-            Err(miss) => miss,
+        let look = match look {
+            Lookup::Unvouched(_) => Box::pin(self.0.look_vouched(&key)).await,
+            look => look,
         };
         let (entry, outcome) = match look {
             Lookup::Fresh(entry) | Lookup::Early(entry) => (entry, CacheOutcome::Hit),
