@@ -182,7 +182,7 @@ pub use garbage::EvictionCause;
 #[cfg(feature = "http")]
 pub use http::{
     BodyError, BodyErrorKind, CacheFor, HttpFuture, HttpLayer, HttpService, HttpStampede, Refusal,
-    RequestBody, RequestEnd, ResponseBody, SetCookie, StoredResponse,
+    RequestBody, RequestEnd, ResponseBody, StoredResponse,
 };
 #[cfg(feature = "axum")]
 pub use http::{RouterFuture, RouterService};
@@ -197,6 +197,10 @@ pub use remote::{CredentialsProvider, Redis, RedisCredentials, RedisLock, RedisL
 #[cfg(feature = "redis-legacy-lock")]
 pub use remote::{LegacyLock, LegacyLockGuard};
 pub use settings::Eviction;
+#[cfg(all(feature = "http", feature = "serde"))]
+pub use settings::layer::HttpSettings;
+#[cfg(feature = "http")]
+pub use settings::layer::SetCookie;
 #[cfg(feature = "serde")]
 pub use settings::{Settings, file::SettingsError};
 pub use tower::{

@@ -11,6 +11,7 @@
 /// wait at the switch go on waiting, at most until their `wait_timeout`; then they compute for
 /// themselves.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "snake_case"))]
 #[non_exhaustive]
 pub enum Mode {
     /// Answers come from the cache where they may.

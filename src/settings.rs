@@ -21,6 +21,8 @@
 
 #[cfg(feature = "serde")]
 pub(crate) mod file;
+#[cfg(feature = "http")]
+pub(crate) mod layer;
 #[cfg(feature = "serde")]
 mod size;
 #[cfg(test)]
@@ -31,6 +33,10 @@ use std::time::Duration;
 
 #[cfg(feature = "serde")]
 use file::{duration, plain, size, status_ttl};
+#[cfg(feature = "http")]
+use layer::HttpSettings;
+
+use crate::mode::Mode;
 
 /// Calls the macro `$then` with the rows of all settings.
 ///
@@ -205,6 +211,10 @@ macro_rules! each_setting {
             /// few milliseconds are a good start. Defaults to 0: a single caller waits for no
             /// other.
             batch_window: Duration as "duration" = |_| Duration::ZERO;
+            /// Sets whether the cache takes part from its start; see [`Mode`]. A file says `"on"`,
+            /// `"observe"` or `"off"`. [`set_mode`](Stampede::set_mode) changes it later. Defaults to
+            /// [`Mode::On`].
+            mode: Mode as "plain" = |_| Mode::On;
         }
     };
 }
@@ -220,7 +230,8 @@ macro_rules! settings {
         /// [`Builder::build`](crate::Builder::build) asks for. An unknown name is refused.
         ///
         /// A duration is a text with units: `"60s"`, `"1h 30m"`, `"250ms"`. A size is a number of
-        /// bytes or a text: `"64MiB"`, `"1GiB"`, `"500kB"`.
+        /// bytes or a text: `"64MiB"`, `"1GiB"`, `"500kB"`. The table `http` has the settings of
+        /// HTTP layers: [`http_layer`](crate::Stampede::http_layer) begins with them.
         ///
         /// # Examples
         ///
@@ -259,6 +270,10 @@ macro_rules! settings {
             pub compute_after_wait: Option<bool>,
             #[cfg_attr(feature = "serde", serde(deserialize_with = "status_ttl"))]
             pub status_ttl: StatusTtl,
+            /// What the HTTP layers of the cache begin with.
+            #[cfg(feature = "http")]
+            #[cfg_attr(docsrs, doc(cfg(feature = "http")))]
+            pub http: HttpSettings,
             $(
                 #[cfg_attr(feature = "serde", serde(deserialize_with = $reader))]
                 pub $name: Option<$type>,
@@ -321,6 +336,29 @@ macro_rules! numbers {
 }
 
 numbers!(u32 u64 usize);
+
+/// Returns the rule that one of the lifetimes breaks.
+pub(crate) fn refused_status(lifetimes: &StatusTtl) -> Option<String> {
+    lifetimes.iter().find_map(|(status, ttl)| refused_lifetime(*status, *ttl))
+}
+
+/// Returns the rule that a lifetime of `status` breaks, if it breaks one.
+fn refused_lifetime(status: u16, ttl: Duration) -> Option<String> {
+    match status {
+        400..600 if ttl.is_zero() => Some(format!(
+            "the lifetime of {status} is 0 s; leave it out: an error without a lifetime goes to \
+             the clients that wait for it, and is not stored"
+        )),
+        428 | 429 | 431 | 511 => Some(format!(
+            "{status} is never stored (RFC 6585); leave it out: clients that wait for the same \
+             response get it"
+        )),
+        400..600 => None,
+        _ => Some(format!(
+            "{status} is no error; name a status from 400 to 599, and set `ttl` for the others"
+        )),
+    }
+}
 
 fn saturated(number: usize) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)

@@ -23,6 +23,7 @@ use crate::flight::engine::Engine;
 use crate::freshness::{EarlyRefresh, Lifetimes};
 use crate::garbage::{EvictionCause, EvictionHook};
 use crate::key::Key;
+use crate::mode::Mode;
 use crate::observe::{CacheLabel, Observe, Occurrence};
 use crate::settings::{Eviction, Settings, StatusTtl, each_setting};
 use crate::store::LocalSettings;
@@ -339,7 +340,11 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             local_ttl: self.local_ttl,
         };
         let label = CacheLabel { name: self.name, log_keys: self.log_keys };
+        let mode = settings.mode();
         let inner = CacheState::new(label, settings, &local, values, clock);
+        if mode != Mode::On {
+            inner.engine.set_mode(mode);
+        }
         if !inner.values.weights.is_complete() {
             let (type_name, max_entries) = (type_name::<V>(), MOST_UNWEIGHED);
             inner.observer.happened(Occurrence::Unweighed { type_name, max_entries });

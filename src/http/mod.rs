@@ -62,7 +62,6 @@ mod tests;
 
 pub use body::{BodyError, BodyErrorKind, RequestBody, ResponseBody};
 pub use cache_for::CacheFor;
-pub use config::SetCookie;
 pub use flow::error_response::Refusal;
 pub use flow::future::HttpFuture;
 pub use flow::request_end::RequestEnd;

@@ -99,7 +99,17 @@ pub(super) fn status_ttl<'de, D: Deserializer<'de>>(from: D) -> Result<StatusTtl
     lifetimes.collect()
 }
 
-pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D::Error> {
+/// The same, where nothing is no table.
+#[cfg(feature = "http")]
+pub(super) fn statuses<'de, D: Deserializer<'de>>(from: D) -> Result<Option<StatusTtl>, D::Error> {
+    status_ttl(from).map(Some)
+}
+
+pub(super) fn size<'de, D, T>(from: D) -> Result<Option<T>, D::Error>
+where
+    D: Deserializer<'de>,
+    T: TryFrom<u64>,
+{
     struct Size;
     impl Visitor<'_> for Size {
         type Value = u64;
@@ -123,7 +133,9 @@ pub(super) fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<u64>, D:
             })
         }
     }
-    from.deserialize_any(Size).map(Some)
+    let bytes = from.deserialize_any(Size)?;
+    let too_large = |_| serde::de::Error::custom(format!("{bytes} bytes are too large here"));
+    T::try_from(bytes).map(Some).map_err(too_large)
 }
 
 #[cfg(test)]

@@ -18,6 +18,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self.check_status_ttl()?;
         self.check_shares()?;
         self.check_zero()?;
+        #[cfg(feature = "http")]
+        if let Some((fields, reason)) = self.settings.http.refusal() {
+            return Err(refuse(fields, reason));
+        }
         self.check_pairs()
     }
 

@@ -41,7 +41,7 @@ const FLIGHT: [u8; 2] = KeyKind::Flight.start();
 
 #[inline]
 pub(super) fn scheme<'a>(uri: &'a Uri, rules: &'a Rules) -> &'a str {
-    uri.scheme_str().unwrap_or(&rules.scheme)
+    uri.scheme_str().unwrap_or(&rules.config.scheme)
 }
 
 /// Writes the primary key of a request, whose fields are `seen`.

@@ -124,6 +124,7 @@ fn keep_what_is_keyed(
         keeps_all
             || is_keyed(name)
             || config.unkeyed_headers.contains(name)
+            || rules.has_identity && config.covered.contains(name)
             || config.refresh_headers.as_ref().is_some_and(|kept| kept.contains(name))
     };
     let others: Vec<_> = headers.keys().filter(|name| !stays(name)).cloned().collect();

@@ -11,7 +11,7 @@ impl HttpCaller {
     /// credentials. Without that knowledge each request goes straight to the service: a
     /// crowd must not wait for an answer that none of it may have.
     pub(super) fn may_share(&self, flight: &Key) -> bool {
-        if self.request.asked.credentials.is_anonymous() || self.request.rules.config.is_public {
+        if self.request.asked.credentials.is_anonymous() || self.request.rules.config.public {
             return true;
         }
         self.request.cache.engine.is_shared(flight) || self.stale_permits()

@@ -203,11 +203,11 @@ impl Sent {
         let Some(target) = &self.target else {
             let mut reach = UriReach::default();
             for uri in &self.ambiguous {
-                reach.extend(reach_of(uri, rules.ends_both_schemes));
+                reach.extend(reach_of(uri, rules.config.invalidate_other_scheme));
             }
             return reach;
         };
-        let mut reach = reach_of(target, rules.ends_both_schemes);
+        let mut reach = reach_of(target, rules.config.invalidate_other_scheme);
         for name in [header::LOCATION, header::CONTENT_LOCATION] {
             for value in head.iter().flat_map(|head| head.headers.get_all(&name)) {
                 let other = same_origin_target(target, value).filter(|other| other != target);

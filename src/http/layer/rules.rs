@@ -6,7 +6,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
@@ -42,13 +41,10 @@ pub(in crate::http) type ContextRule = Arc<dyn Fn(&Parts) -> ContextWrap + Send 
 #[derive(Clone)]
 pub(crate) struct Rules {
     pub(in crate::http) config: HttpConfig,
-    pub(in crate::http) scheme: String,
-    pub(in crate::http) body_idle_timeout: Duration,
-    pub(in crate::http) stall_timeout: Duration,
-    /// How long a body that arrives may pause until no more requests join it.
-    pub(in crate::http) body_join_timeout: Duration,
     /// Each adds to the key, or sends the request past the cache.
     pub(in crate::http) key_rules: Vec<KeyRule>,
+    /// Whether one of them finds out whose a request is.
+    pub(in crate::http) has_identity: bool,
     /// Each sends requests past the cache.
     pub(in crate::http) bypass: Vec<BypassRule>,
     /// Which client a request is of.
@@ -61,8 +57,6 @@ pub(crate) struct Rules {
     pub(in crate::http) unsent: Option<DisconnectedRule>,
     /// Which writes invalidate; all without it.
     pub(super) invalidates: Option<WriteRule>,
-    /// Whether a write to a URI ends what is stored under the other scheme of HTTP as well.
-    pub(in crate::http) ends_both_schemes: bool,
     /// A `fn() -> Q` for the request bodies of one type.
     pub(in crate::http) empty_body: Option<Arc<dyn Any + Send + Sync>>,
     /// A `fn(RequestBody<Q>) -> Q` for the same.
@@ -90,8 +84,11 @@ impl Rules {
     /// Makes what follows from the settings once there is a service.
     pub(in crate::http) fn finish(mut self) -> Self {
         self.config.exempt_keyed();
+        if self.has_identity {
+            self.config.exempt_covered();
+        }
         self.hit_status = self.config.cache_status.as_deref().map(HitStatus::new);
-        self.key_start = key_start(self.config.scope.as_deref(), &self.scheme);
+        self.key_start = key_start(self.config.scope.as_deref(), &self.config.scheme);
         self.is_known_as_nested = Arc::default();
         self
     }
@@ -104,7 +101,6 @@ impl Rules {
             [self, other].iter().any(|it| !it.bypass.is_empty() || !it.key_rules.is_empty());
         !have_rules
             && self.forgets.len() == other.forgets.len()
-            && self.scheme == other.scheme
             && self.config.shares_like(&other.config)
     }
 

@@ -1,13 +1,17 @@
-//! Settings about requests that change something, and what they invalidate.
+//! The settings of what ends responses: tags, and requests that change something.
 
 use std::any::Any;
 use std::sync::Arc;
 
 use http::{request, response};
 
-use crate::http::layer::HttpLayer;
 use crate::http::layer::rules::{DisconnectedRule, WriteRule};
+use crate::http::layer::{HttpLayer, setters};
+use crate::settings::layer::{checks, writes};
 
+writes! { setters; "# Writes: what ends responses" }
+
+/// Writes by rules of the application.
 impl HttpLayer {
     /// Sets which writes invalidate. Defaults to all.
     ///
@@ -48,14 +52,6 @@ impl HttpLayer {
     ) -> Self {
         let rule: WriteRule = Arc::new(rule);
         self.change(move |rules| rules.invalidates = Some(rule))
-    }
-
-    /// Sets whether a write ends what is stored of its URI under `http` and `https`, whichever of
-    /// the two it names itself. Defaults to `true`: clients may read by HTTP/2 with TLS what they
-    /// change by HTTP/1.1. Without it, a write ends what is stored under its own scheme; say so
-    /// where the two schemes lead to different resources.
-    pub fn invalidate_other_scheme(self, invalidates: bool) -> Self {
-        self.change(move |rules| rules.ends_both_schemes = invalidates)
     }
 
     /// Sets which errors of the service, of type `E`, say that it has received nothing of the

@@ -139,6 +139,16 @@ impl FieldNames {
         true
     }
 
+    /// Takes out what was put into `others`.
+    pub(crate) fn exempt_all(&mut self, others: &Self) {
+        others.rules.iter().for_each(|(pattern, _)| self.push(pattern.clone(), Rule::Out));
+    }
+
+    /// Returns whether nothing was ever put in or taken out.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rules.is_empty()
+    }
+
     fn push(&mut self, pattern: Pattern, rule: Rule) {
         let lengths = match &pattern {
             Pattern::Name(name) => {

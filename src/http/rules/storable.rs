@@ -4,7 +4,8 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use http::{Method, StatusCode, Uri, response::Parts};
 
 use crate::http::cache_for::CacheFor;
-use crate::http::config::{HttpConfig, SetCookie};
+use crate::http::config::HttpConfig;
+use crate::settings::layer::SetCookie;
 use crate::http::rules::codings::Coding;
 use crate::http::rules::conditions::has_tag;
 pub(crate) use crate::http::rules::decline_reason::{DeclineReason, UnstoredReason};
@@ -328,7 +329,7 @@ impl Response<'_> {
     /// frameworks write into every personal page.
     /// A lifetime of zero beside one of the handler's is no permission.
     fn permits(&self, said: &Directives, by_origin: bool) -> Credentials {
-        let by_handler = self.config.is_public || self.cache_for.is_some_and(CacheFor::is_public);
+        let by_handler = self.config.public || self.cache_for.is_some_and(CacheFor::is_public);
         let has_lifetime = by_origin || matches!(said.lifetime, Lifetime::Seconds(1..));
         if by_handler || has_lifetime && (said.public || said.has_s_maxage) {
             Credentials::ALL

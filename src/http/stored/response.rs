@@ -518,7 +518,7 @@ mod tests {
 
     #[test]
     fn stripped_cookies_and_withheld_fields_are_not_stored() {
-        use crate::http::SetCookie;
+        use crate::settings::layer::SetCookie;
         let config = HttpConfig { set_cookie: SetCookie::Strip, ..HttpConfig::default() };
         let fields = [
             ("cache-control", "max-age=9, private=\"x-a\""),

@@ -9,7 +9,8 @@ use crate::http::rules::directives::tests::{PALETTE, cache_control, disturb};
 use http::header::{HeaderMap, HeaderValue};
 
 use crate::http::cache_for::CacheFor;
-use crate::http::config::{HttpConfig, SetCookie};
+use crate::http::config::HttpConfig;
+use crate::settings::layer::SetCookie;
 use crate::http::rules::request::Credentials;
 use crate::http::rules::storable::*;
 use crate::http::tests::storable::{decide, layer, response, with};

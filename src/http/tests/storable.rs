@@ -8,7 +8,8 @@ use http::header::HeaderValue;
 use http::{Method, StatusCode, Uri, response::Parts};
 
 use crate::http::cache_for::CacheFor;
-use crate::http::config::{HttpConfig, SetCookie};
+use crate::http::config::HttpConfig;
+use crate::settings::layer::SetCookie;
 use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
 use crate::http::rules::storable::*;

@@ -80,9 +80,9 @@ impl Head {
         Limits {
             bytes: rules.config.max_body,
             declared: plan.length,
-            idle: rules.body_idle_timeout,
-            join: rules.body_join_timeout,
-            stall: rules.stall_timeout,
+            idle: rules.config.body_idle_timeout,
+            join: rules.config.body_join_timeout,
+            stall: rules.config.stall_timeout,
         }
     }
 

@@ -1,15 +1,17 @@
-//! Settings of what clients get when the service fails, or the cache refuses.
+//! The settings of how long a response is used.
 
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
-use bytes::Bytes;
-use http::Response;
+use crate::http::layer::rules::DisconnectedRule;
+use crate::http::layer::{HttpLayer, setters};
+use crate::settings::StatusTtl;
+use crate::settings::layer::{checks, times};
 
-use crate::http::flow::error_response::Refusal;
-use crate::http::layer::HttpLayer;
-use crate::http::layer::rules::{DisconnectedRule, RefusalRule};
+times! { setters; "# Times: how long a response is used" }
 
+/// Times by rules of the application.
 impl HttpLayer {
     /// Sets which errors of the inner service, of type `E`, say that it could
     /// not be reached: refused, reset or broken off before the header section
@@ -24,16 +26,5 @@ impl HttpLayer {
         let is = move |error: &dyn Any| error.downcast_ref().is_some_and(&is);
         let rule: DisconnectedRule = Arc::new(is);
         self.change(move |rules| rules.disconnected = Some(rule))
-    }
-
-    /// Replaces the responses of our own: when the cache refuses a request, or
-    /// the computation it waited for failed. The status is the refusal's,
-    /// whatever the response says. Defaults to a line of text.
-    pub fn on_refusal(
-        self,
-        response: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static,
-    ) -> Self {
-        let rule: RefusalRule = Arc::new(response);
-        self.change(move |rules| rules.refusal = Some(rule))
     }
 }

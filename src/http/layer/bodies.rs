@@ -1,4 +1,4 @@
-//! Settings for requests that are keyed by their body: QUERY, and POSTs that change nothing.
+//! The settings of bodies: of responses, and of requests that are keyed by theirs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,10 +8,14 @@ use http::request::Parts;
 use http_body::Body;
 
 use crate::http::body::RequestBody;
-use crate::http::layer::HttpLayer;
 use crate::http::layer::rules::{PostKeyRule, PostRule};
+use crate::http::layer::{HttpLayer, setters};
 use crate::key::{KeyBuf, ToKey};
+use crate::settings::layer::bodies;
 
+bodies! { setters; "# Bodies: how they arrive and are kept" }
+
+/// Bodies by rules of the application.
 impl HttpLayer {
     /// Sets how an empty request body is made.
     ///
@@ -40,19 +44,32 @@ impl HttpLayer {
         self.change(move |rules| rules.empty_body = Some(Arc::new(make)))
     }
 
-    /// Sets whether the responses to QUERY (RFC 10008) are stored and shared, by the rules
-    /// for GET. Defaults to true.
+    /// Sets how the service's request body is made of one that the layer has read.
     ///
-    /// The key has the URI, the body byte for byte, and `Content-Type`, `Content-Encoding`,
-    /// `Content-Language` and `Content-Location`. So the body is read before the service gets
-    /// the request: up to [`max_request_body`](Self::max_request_body), for at most
-    /// [`request_body_timeout`](Self::request_body_timeout). A QUERY never answers a GET, nor
-    /// the reverse. Whatever invalidates a URI ends the responses to its queries too.
+    /// Without it, a request with a body type that the layer does not know is never read: a
+    /// QUERY is forwarded uncached, and so is a POST of [`cache_posts`](Self::cache_posts).
+    /// The layer knows axum's `Body`, `Empty<Bytes>`, `Full<Bytes>` and `String`. It replaces
+    /// [`empty_request_body`](Self::empty_request_body) too.
     ///
-    /// With a body type that the layer cannot make, a QUERY is forwarded uncached: see
-    /// [`request_body`](Self::request_body).
-    pub fn query_method(self, is_cached: bool) -> Self {
-        self.change(move |rules| rules.config.query_method = is_cached)
+    /// # Examples
+    ///
+    /// ```
+    /// use bytes::Bytes;
+    /// use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
+    /// use tower_stampede::{HttpLayer, RequestBody, Stampede};
+    ///
+    /// type Boxed = UnsyncBoxBody<Bytes, std::io::Error>;
+    ///
+    /// fn make(body: RequestBody<Boxed>) -> Boxed {
+    ///     body.boxed_unsync()
+    /// }
+    ///
+    /// # let cache: tower_stampede::HttpStampede =
+    /// #     Stampede::in_memory(std::time::Duration::from_secs(60));
+    /// let layer: HttpLayer = cache.http_layer().request_body(make);
+    /// ```
+    pub fn request_body<Q: Body + 'static>(self, make: fn(RequestBody<Q>) -> Q) -> Self {
+        self.change(move |rules| rules.request_body = Some(Arc::new(make)))
     }
 
     /// Sets which POSTs change nothing, by their heads: they are handled as QUERY is. Such a
@@ -114,48 +131,5 @@ impl HttpLayer {
         let rule: PostKeyRule =
             Arc::new(move |parts, body| key(parts, body).map(|key| KeyBuf::of(&key)));
         self.change(move |rules| rules.post_key = Some(rule))
-    }
-
-    /// Sets the longest request body that is read to make a key, in bytes. A request with a
-    /// longer one is forwarded uncached; the part that was read goes before the rest. Each request
-    /// that is being read or waits takes as many bytes of memory as its body has. Defaults to 64
-    /// KiB.
-    pub fn max_request_body(self, bytes: usize) -> Self {
-        self.change(move |rules| rules.config.max_request_body = bytes)
-    }
-
-    /// Sets how long the body of a request may take that is read to make a key. After that the
-    /// request is forwarded uncached, and the service reads the rest. Meanwhile it holds no
-    /// place and no flight. Defaults to 5 s.
-    pub fn request_body_timeout(self, time: Duration) -> Self {
-        self.change(move |rules| rules.config.request_body_timeout = time)
-    }
-
-    /// Sets how the service's request body is made of one that the layer has read.
-    ///
-    /// Without it, a request with a body type that the layer does not know is never read: a
-    /// QUERY is forwarded uncached, and so is a POST of [`cache_posts`](Self::cache_posts).
-    /// The layer knows axum's `Body`, `Empty<Bytes>`, `Full<Bytes>` and `String`. It replaces
-    /// [`empty_request_body`](Self::empty_request_body) too.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use bytes::Bytes;
-    /// use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
-    /// use tower_stampede::{HttpLayer, RequestBody, Stampede};
-    ///
-    /// type Boxed = UnsyncBoxBody<Bytes, std::io::Error>;
-    ///
-    /// fn make(body: RequestBody<Boxed>) -> Boxed {
-    ///     body.boxed_unsync()
-    /// }
-    ///
-    /// # let cache: tower_stampede::HttpStampede =
-    /// #     Stampede::in_memory(std::time::Duration::from_secs(60));
-    /// let layer: HttpLayer = cache.http_layer().request_body(make);
-    /// ```
-    pub fn request_body<Q: Body + 'static>(self, make: fn(RequestBody<Q>) -> Q) -> Self {
-        self.change(move |rules| rules.request_body = Some(Arc::new(make)))
     }
 }

@@ -1,0 +1,156 @@
+//! How the settings take effect that are no field of the configuration: a method for each.
+
+use std::time::Duration;
+
+use http::header::{self, HeaderName};
+
+use crate::flight::door::ForwardBound;
+use crate::http::layer::put;
+use crate::http::layer::rules::Rules;
+use crate::http::rules::cookies::CookieName;
+use crate::http::rules::field_names::FieldNames;
+use crate::settings::StatusTtl;
+use crate::settings::layer::{
+    HttpSettings, answers, bodies, each_http_setting, sharing, times, writes,
+};
+
+macro_rules! begin_with {
+    (; $(
+        $(#[$doc:meta])*
+        $name:ident: $type:ty as $reader:tt $([$alike:ident])? $(= $default:expr)? $(, check $check:path)?;
+    )+) => {
+        impl Rules {
+            /// Applies what a file has set.
+            pub(super) fn begin_with(&mut self, settings: &HttpSettings) {
+                let rules = self;
+                $(
+                    if let Some(value) = settings.$name.clone() {
+                        put!(rules, value, $name [$($default)?]);
+                    }
+                )+
+            }
+        }
+    };
+}
+
+each_http_setting!(begin_with);
+
+/// Reads field names that were checked.
+fn fields(names: &[String]) -> Vec<HeaderName> {
+    let read = |name: &String| HeaderName::try_from(name).expect("the names were checked");
+    names.iter().map(read).collect()
+}
+
+fn add(set: &mut FieldNames, names: &[String]) {
+    for name in names {
+        set.add(name);
+    }
+}
+
+/// Each has the name of its setting, and a value that was checked.
+impl Rules {
+    pub(super) fn scope(&mut self, scope: String) {
+        self.config.scope = Some(scope);
+    }
+
+    pub(super) fn scheme(&mut self, scheme: String) {
+        self.config.scheme = scheme.to_ascii_lowercase();
+    }
+
+    pub(super) fn query(&mut self, names: Vec<String>) {
+        self.config.query = Some(names);
+    }
+
+    pub(super) fn vary(&mut self, names: Vec<String>) {
+        self.config.vary.extend(fields(&names));
+    }
+
+    pub(super) fn replace_keyed_headers(&mut self, names: Vec<String>) {
+        self.config.keyed_headers = FieldNames::none();
+        self.keyed_headers(names);
+    }
+
+    pub(super) fn not_keyed(&mut self, names: Vec<String>) {
+        for name in fields(&names) {
+            self.config.keyed_headers.exempt(name.as_str());
+            self.config.unkeyed_headers.push(name);
+        }
+    }
+
+    pub(super) fn keyed_headers(&mut self, names: Vec<String>) {
+        add(&mut self.config.keyed_headers, &names);
+    }
+
+    pub(super) fn ignore_cookies(&mut self, names: Vec<String>) {
+        self.config.ignore_cookies |= names.iter().any(|name| name == "*");
+        let named = names.iter().filter_map(|name| CookieName::parse(name));
+        self.config.ignored_cookies.add(&named.collect::<Vec<_>>());
+    }
+
+    pub(super) fn identity_covers(&mut self, names: Vec<String>) {
+        add(&mut self.config.covered, &names);
+    }
+
+    pub(super) fn replace_credential_headers(&mut self, names: Vec<String>) {
+        self.config.credential_headers = FieldNames::none();
+        self.config.cookie_is_credential = true;
+        self.credential_headers(names);
+    }
+
+    pub(super) fn not_a_credential(&mut self, names: Vec<String>) {
+        for name in &names {
+            match HeaderName::try_from(name) {
+                Ok(header::COOKIE) => self.config.cookie_is_credential = false,
+                _ => drop(self.config.credential_headers.exempt(name)),
+            }
+        }
+    }
+
+    pub(super) fn credential_headers(&mut self, names: Vec<String>) {
+        add(&mut self.config.credential_headers, &names);
+        self.config.cookie_is_credential |=
+            names.iter().any(|name| name.eq_ignore_ascii_case("cookie"));
+    }
+
+    pub(super) fn refresh_headers(&mut self, names: Vec<String>) {
+        self.config.refresh_headers.get_or_insert_default().extend(fields(&names));
+    }
+
+    pub(super) fn max_forwarded(&mut self, max: usize) {
+        self.forwarded = Some(ForwardBound::new(max));
+    }
+
+    pub(super) fn ttl(&mut self, ttl: Duration) {
+        self.config.ttl = Some(ttl);
+    }
+
+    pub(super) fn origin_only(&mut self, is_so: bool) {
+        if is_so {
+            self.config.ttl = None;
+        }
+    }
+
+    pub(super) fn status_ttl(&mut self, lifetimes: StatusTtl) {
+        self.config.status_ttl.extend(lifetimes);
+    }
+
+    pub(super) fn targeted_fields(&mut self, names: Vec<String>) {
+        self.config.targeted = fields(&names);
+    }
+
+    pub(super) fn lifetime_from(&mut self, names: Vec<String>) {
+        self.config.lifetime_fields = fields(&names);
+    }
+
+    pub(super) fn tags(&mut self, tags: Vec<String>) {
+        self.config.tags.extend(tags.into_iter().map(Into::into));
+    }
+
+    pub(super) fn tags_from(&mut self, names: Vec<String>) {
+        self.config.tag_fields = fields(&names);
+    }
+
+    pub(super) fn cache_status(&mut self, name: String) {
+        self.config.cache_status = Some(name).filter(|name| !name.is_empty());
+    }
+}
