@@ -166,6 +166,7 @@ mod sync;
 mod tower;
 mod weigh;
 
+pub use cache::blocking::Blocking;
 pub use cache::call_options::Stored;
 pub use cache::entry_selector::EntrySelector;
 pub use cache::failure::Failure;

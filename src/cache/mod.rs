@@ -55,10 +55,12 @@
 //! - `typed`: a cache with one type of key and a loader; `failure`: why it returned no value.
 //! - `weights`: what entries weigh against `max_bytes`.
 //! - `batch`, `seat`, `get_many`: one call of the origin for several keys.
+//! - `blocking`: the handle for code without `async`.
 //! - `keep_fresh`: keys that are refreshed before they expire.
 //! - `builder`: collects the settings, checks them together and makes the handle.
 
 pub(crate) mod batch;
+pub(crate) mod blocking;
 pub(crate) mod builder;
 mod call_limits;
 pub(crate) mod call_options;
