@@ -84,8 +84,8 @@ impl HttpLayer {
             made: Arc::default(),
         };
         let route = change(route);
-        let is_of_layer =
-            route.rules.config.scheme == rules.config.scheme && route.rules.config.scope == rules.config.scope;
+        let is_of_layer = route.rules.config.scheme == rules.config.scheme
+            && route.rules.config.scope == rules.config.scope;
         // Settings add to these: a layer that lacks one shares what this one keeps apart.
         let keeps_rules = begins_with(&route.rules.key_rules, &rules.key_rules)
             && begins_with(&route.rules.bypass, &rules.bypass);

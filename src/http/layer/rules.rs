@@ -38,7 +38,7 @@ pub(in crate::http) type ContextWrap = Box<dyn FnOnce(TaskWork) -> TaskWork + Se
 pub(in crate::http) type ContextRule = Arc<dyn Fn(&Parts) -> ContextWrap + Send + Sync>;
 
 /// The rules of one layer: data, and closures of the user's.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Rules {
     pub(in crate::http) config: HttpConfig,
     /// Each adds to the key, or sends the request past the cache.

@@ -10,24 +10,22 @@ use crate::http::layer::rules::Rules;
 use crate::http::rules::cookies::CookieName;
 use crate::http::rules::field_names::FieldNames;
 use crate::settings::StatusTtl;
-use crate::settings::layer::{
-    HttpSettings, answers, bodies, each_http_setting, sharing, times, writes,
-};
+use crate::settings::layer::{HttpSettings, each_http_setting};
 
 macro_rules! begin_with {
-    (; $(
+    ($($heading:literal {$(
         $(#[$doc:meta])*
-        $name:ident: $type:ty as $reader:tt $([$alike:ident])? $(= $default:expr)? $(, check $check:path)?;
-    )+) => {
+        $name:ident: $type:ty as $reader:tt $(= $default:expr $(, $alike:ident)?)? $(, check $check:path)?;
+    )+})+) => {
         impl Rules {
             /// Applies what a file has set.
             pub(super) fn begin_with(&mut self, settings: &HttpSettings) {
                 let rules = self;
-                $(
+                $($(
                     if let Some(value) = settings.$name.clone() {
                         put!(rules, value, $name [$($default)?]);
                     }
-                )+
+                )+)+
             }
         }
     };
