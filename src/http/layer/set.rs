@@ -7,7 +7,6 @@ use http::header::{self, HeaderName};
 use crate::flight::door::ForwardBound;
 use crate::http::layer::put;
 use crate::http::layer::rules::Rules;
-use crate::http::rules::cookies::CookieName;
 use crate::http::rules::field_names::FieldNames;
 use crate::settings::StatusTtl;
 use crate::settings::layer::{HttpSettings, each_http_setting};
@@ -81,8 +80,7 @@ impl Rules {
 
     pub(super) fn ignore_cookies(&mut self, names: Vec<String>) {
         self.config.ignore_cookies |= names.iter().any(|name| name == "*");
-        let named = names.iter().filter_map(|name| CookieName::parse(name));
-        self.config.ignored_cookies.add(&named.collect::<Vec<_>>());
+        self.config.ignored_cookies.add(names.into_iter().filter(|name| name != "*"));
     }
 
     pub(super) fn identity_covers(&mut self, names: Vec<String>) {
