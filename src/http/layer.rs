@@ -5,6 +5,8 @@ pub(in crate::http) mod route_table;
 mod routes;
 pub(in crate::http) mod rules;
 mod set;
+#[cfg(all(test, feature = "serde"))]
+mod tests;
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;

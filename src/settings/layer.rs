@@ -110,11 +110,6 @@ macro_rules! http_settings {
                 both.then(|| (&["http.ttl", "http.origin_only"][..], checks::TWO_LIFETIMES.into()))
             }
         }
-
-        /// The name of each setting and its documentation.
-        #[cfg(test)]
-        pub(crate) const DOCUMENTED: &[(&str, &[&str])] =
-            &[$($((stringify!($name), &[$(stringify!($doc)),*]),)+)+];
     };
 }
 

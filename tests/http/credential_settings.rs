@@ -103,7 +103,8 @@ async fn a_refusal_names_the_field_though_it_is_named_twice() {
 #[tokio::test(start_paused = true)]
 async fn ignored_cookies_are_no_credentials_though_the_field_is_named_among_them() {
     let origin = Origin::new(|call| who(call, "cookie"));
-    let layer = with_ttl(60).http_layer().credential_headers(["cookie", "x-sid"]).ignore_cookies(["*"]);
+    let layer =
+        with_ttl(60).http_layer().credential_headers(["cookie", "x-sid"]).ignore_cookies(["*"]);
     let app = layered(layer, &origin);
     send(&app, with("/page", &[("cookie", "_ga=1")])).await;
     let reply = send(&app, with("/page", &[("cookie", "_ga=2")])).await;
