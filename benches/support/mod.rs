@@ -293,7 +293,7 @@ impl Http {
         let cache = cache.build().expect("the settings are good");
         let mut layer = cache.http_layer().age(with_fields).outcome_on_hits(extension);
         if !with_fields {
-            layer = layer.without_cache_status();
+            layer = layer.cache_status("");
         }
         let mut service = layer.layer(Bare);
         fill(async {

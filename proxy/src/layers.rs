@@ -47,9 +47,8 @@ pub(crate) fn common(cache: &HttpStampede, settings: &Settings) -> HttpLayer {
         ttl => layer.ttl(ttl),
     };
     // What is named a credential is one, beside a wider exemption too.
-    let names = settings.not_credentials.iter();
-    let layer = names.fold(layer, |layer, name| layer.not_a_credential(name));
     let layer = layer
+        .not_a_credential(texts(&settings.not_credentials))
         .credential_headers(texts(&settings.credential_headers))
         .store_post_responses(settings.store_post);
     let layer = steer(settings, name_clients(settings, key_claims(settings, layer)));
@@ -63,8 +62,8 @@ pub(crate) fn without_rule(layer: HttpLayer, settings: &Settings) -> HttpLayer {
 }
 
 fn ignore_cookies(layer: HttpLayer, settings: &Settings) -> HttpLayer {
-    let layer = layer.ignore_cookies_named(texts(&settings.ignored_cookies));
-    if settings.ignore_cookies { layer.ignore_cookies() } else { layer }
+    let layer = layer.ignore_cookies(texts(&settings.ignored_cookies));
+    if settings.ignore_cookies { layer.ignore_cookies(["*"]) } else { layer }
 }
 
 /// Ignores the whole query, if the names say so. `Live` removes single parameters.
@@ -106,7 +105,7 @@ pub(crate) fn with_rule(mut layer: HttpLayer, settings: &Settings, rule: &Rule) 
         None => ignore_query(layer, rule.ignored_query.as_ref().unwrap_or(&settings.ignored_query)),
     };
     if rule.ignore_cookies {
-        layer = layer.ignore_cookies();
+        layer = layer.ignore_cookies(["*"]);
     }
     if rule.public {
         layer = layer.public();
@@ -117,8 +116,10 @@ pub(crate) fn with_rule(mut layer: HttpLayer, settings: &Settings, rule: &Rule) 
     if rule.cache_posts {
         layer = layer.cache_posts(|_| true);
     }
-    layer = layer.ignore_cookies_named(texts(&rule.ignored_cookies)).vary(texts(&rule.vary));
-    rule.tags.iter().fold(layer, |layer, tag| layer.tag(tag.as_str()))
+    layer
+        .ignore_cookies(texts(&rule.ignored_cookies))
+        .vary(texts(&rule.vary))
+        .tags(texts(&rule.tags))
 }
 
 /// Sets which requests are of one client, and what one client may take.

@@ -22,7 +22,8 @@ use crate::error::{BoxError, Error, ErrorKind};
 use crate::flight::lending::{scope_of_caller, within};
 use crate::key::{Tag, ToKey};
 
-const NO_RUNTIME: &str = "`blocking` is called outside of a Tokio runtime: give it one, by `blocking_on`";
+const NO_RUNTIME: &str =
+    "`blocking` is called outside of a Tokio runtime: give it one, by `blocking_on`";
 const ONE_THREAD: &str = "`blocking` needs a runtime of several threads (`Runtime::new`, `#[tokio::main]`): nothing drives \
      the work on a runtime of one thread while that is blocked";
 const IN_WORKER: &str = "a blocking call in the one thread of a runtime would stall it: use the methods of the handle \

@@ -52,7 +52,7 @@
 //!   which values of other processes a fresh read takes.
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `inspect`: what is stored, for people and tests.
-//! - `typed`: a cache with one type of key and a loader; `failure`: why it returned no value.
+//! - `typed`: a cache with one type of key and a loader (`loader`); `failure`: why it returned no value.
 //! - `weights`: what entries weigh against `max_bytes`.
 //! - `batch`, `seat`, `get_many`: one call of the origin for several keys.
 //! - `blocking`: the handle for code without `async`.
@@ -75,6 +75,7 @@ pub(crate) mod handle;
 pub(crate) mod inspect;
 pub(crate) mod keep_fresh;
 pub(crate) mod key_work;
+mod loader;
 mod mark_stale;
 mod put;
 mod seat;

@@ -39,8 +39,10 @@ pub(crate) struct CacheState<V> {
     pub(crate) queries: QueryLists,
     #[cfg(feature = "http")]
     pub(crate) layers: LayerCount,
+    /// Counts stored responses until a write passes a layer, or the application invalidates: in
+    /// `get(page).layer(cache).post(save)` the POST passes none, and the stored page stays.
     #[cfg(feature = "http")]
-    pub(crate) writes: WriteWatch,
+    pub(crate) writes: HintWatch<100>,
     /// When the task that tidies was last at work, by the timers; zero: there is none.
     tidied_at: AtomicU64,
     /// The longest time any entry may be of use, in nanoseconds.
@@ -75,30 +77,27 @@ impl LayerCount {
     }
 }
 
-/// Notices a handle whose layers see no write: in `get(page).layer(cache).post(save)` the POST
-/// does not pass the layer, and the stored page stays.
+/// Counts what would be no surprise once, and is worth a hint when it has happened `ENOUGH` times
+/// without something else that was to be expected.
 #[cfg(feature = "http")]
 #[derive(Debug, Default)]
-pub(crate) struct WriteWatch {
-    stored: std::sync::atomic::AtomicU32,
-    has_seen_write: std::sync::atomic::AtomicBool,
+pub(crate) struct HintWatch<const ENOUGH: u32> {
+    count: std::sync::atomic::AtomicU32,
+    is_over: std::sync::atomic::AtomicBool,
 }
 
 #[cfg(feature = "http")]
-impl WriteWatch {
-    /// So many stored responses without a write are worth a hint.
-    const ENOUGH: u32 = 100;
-
-    /// A request with an unsafe method has passed a layer, or the application invalidates.
-    pub(crate) fn note_write(&self) {
-        self.has_seen_write.store(true, Ordering::Relaxed);
+impl<const ENOUGH: u32> HintWatch<ENOUGH> {
+    /// What was to be expected has happened: there will be no hint.
+    pub(crate) fn end(&self) {
+        self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Counts a stored response. Returns true once, when a hint is due.
-    pub(crate) fn note_stored(&self) -> bool {
-        let counts = !self.has_seen_write.load(Ordering::Relaxed)
-            && self.stored.load(Ordering::Relaxed) < Self::ENOUGH;
-        counts && self.stored.fetch_add(1, Ordering::Relaxed) + 1 == Self::ENOUGH
+    /// Counts one more. Returns true once, when the hint is due.
+    pub(crate) fn count(&self) -> bool {
+        let counts =
+            !self.is_over.load(Ordering::Relaxed) && self.count.load(Ordering::Relaxed) < ENOUGH;
+        counts && self.count.fetch_add(1, Ordering::Relaxed) + 1 == ENOUGH
     }
 }
 
@@ -154,7 +153,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             #[cfg(feature = "http")]
             layers: LayerCount::default(),
             #[cfg(feature = "http")]
-            writes: WriteWatch::default(),
+            writes: HintWatch::default(),
             tidied_at,
             longest_kept,
         }
@@ -337,7 +336,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     pub(crate) fn invalidate_tag_now(&self, tag: &Tag) {
         #[cfg(feature = "http")]
-        self.writes.note_write();
+        self.writes.end();
         let seq = self.engine.invalidate_tag(tag.clone(), self.engine.clock.now());
         if tag.concerns_all() {
             self.engine.table.forget_before(seq);

@@ -9,90 +9,20 @@ use std::sync::{Arc, Weak};
 
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use parking_lot::RwLock;
 
 use crate::cache::batch::{Batcher, absent_error};
-use crate::cache::call_options::{CallContext, CallOptions, Stored};
+use crate::cache::call_options::{CallContext, Stored};
 use crate::cache::computation;
 use crate::cache::compute::Answer;
 use crate::cache::failure::Failure;
 use crate::cache::get_many::{Batch, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
+use crate::cache::loader::{AbsentHook, FailureHook, LoadOne, Loader, Loading};
 use crate::cache::seat::AppKey;
 use crate::cache::state::{CacheState, Lookup};
 use crate::computed::Computed;
 use crate::error::{Error, FailureAction, LoadFailure};
 use crate::key::{Key, Tag, ToKey};
-
-type Loading<V, E> = BoxFuture<'static, Result<Computed<V>, E>>;
-type Load<K, V, E> = dyn Fn(K, Option<Stored<V>>) -> Loading<V, E> + Send + Sync;
-
-/// A loader for single keys.
-pub(super) struct LoadOne<K, V, E> {
-    load: Arc<Load<K, V, E>>,
-    /// Whether it reads the older value.
-    sees_stored: bool,
-}
-
-impl<K, V, E> LoadOne<K, V, E> {
-    /// Returns the context of a call: a loader that sees the older value needs one in any case.
-    pub(super) fn context(
-        &self,
-        context: Option<Arc<CallContext<V>>>,
-    ) -> Option<Arc<CallContext<V>>> {
-        context.or_else(|| self.sees_stored.then(|| CallContext::new(CallOptions::default())))
-    }
-}
-
-impl<K, V, E> Clone for LoadOne<K, V, E> {
-    fn clone(&self) -> Self {
-        Self { load: Arc::clone(&self.load), sees_stored: self.sees_stored }
-    }
-}
-
-/// What is done about a failure; set after the loader, which needs it.
-struct FailureHook<E>(Arc<RwLock<Option<FailureRule<E>>>>);
-type FailureRule<E> = Arc<dyn Fn(&E) -> FailureAction + Send + Sync>;
-
-impl<E: fmt::Debug + fmt::Display + Send + Sync + 'static> FailureHook<E> {
-    fn failure(&self, error: E) -> Error {
-        // Called without the lock: it is the user's code.
-        let rule = self.0.read().clone();
-        let action = rule.map(|rule| rule(&error));
-        Error::of_load(error, action)
-    }
-}
-
-impl<E> Clone for FailureHook<E> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-/// Makes the error of a key that a batch loader returned nothing for; set after the loader.
-struct AbsentHook<K, E>(Arc<RwLock<Option<AbsentRule<K, E>>>>);
-type AbsentRule<K, E> = Arc<dyn Fn(&K) -> E + Send + Sync>;
-
-impl<K, E> Clone for AbsentHook<K, E> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-/// How a cache gets its values.
-pub(super) enum Loader<K, V, E> {
-    One(LoadOne<K, V, E>),
-    Batch(Arc<Batcher<V>>),
-}
-
-impl<K, V, E> Clone for Loader<K, V, E> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::One(load) => Self::One(load.clone()),
-            Self::Batch(batcher) => Self::Batch(Arc::clone(batcher)),
-        }
-    }
-}
 
 /// A cache that lives only as long as a caller has it.
 pub(super) struct WeakCache<K, V, E> {

@@ -4,6 +4,7 @@
 #![doc = include_str!("../../docs/recipes/README.md")]
 
 page!(sessions, "recipes/sessions.md", feature = "axum");
+page!(tenants, "recipes/tenants.md", feature = "axum");
 page!(routes, "recipes/routes.md", feature = "axum");
 page!(errors, "recipes/errors.md", feature = "axum");
 page!(outgoing_client, "recipes/outgoing-client.md", feature = "http");

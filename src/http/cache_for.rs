@@ -1,6 +1,14 @@
 //! What a handler says about its own response.
 
+#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+use std::cell::Cell;
+#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+use std::sync::Arc;
+#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
+
+use http::Extensions;
 
 use crate::Tag;
 
@@ -91,6 +99,15 @@ impl CacheFor {
         self
     }
 
+    /// Takes what a handler has said out of its response.
+    pub(crate) fn take_from(extensions: &mut Extensions) -> Option<Self> {
+        #[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+        if let Some(unread) = extensions.remove::<ReadWatch>() {
+            unread.0.0.store(true, Relaxed);
+        }
+        extensions.remove::<Self>()
+    }
+
     pub(crate) fn ttl(&self) -> Duration {
         self.ttl
     }
@@ -112,7 +129,28 @@ impl CacheFor {
     }
 }
 
-/// A part of an axum response; it cannot fail.
+/// An extension beside [`CacheFor`] that warns where a response goes before a layer has read that.
+#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+#[derive(Clone, Default)]
+struct ReadWatch(Arc<ReadFlag>);
+
+#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+#[derive(Default)]
+struct ReadFlag(AtomicBool);
+
+#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+impl Drop for ReadFlag {
+    fn drop(&mut self) {
+        thread_local! { static HAS_WARNED: Cell<bool> = const { Cell::new(false) }; }
+        let is_first = || HAS_WARNED.try_with(|it| !it.replace(true)).unwrap_or(false);
+        if !self.0.load(Relaxed) && !std::thread::panicking() && is_first() {
+            crate::observe::warn_of_unread();
+        }
+    }
+}
+
+/// A part of an axum response; it cannot fail. In debug builds, with the feature `tracing`, a line of
+/// the log (WARN) says once for each thread that such a response has passed no layer.
 ///
 /// # Examples
 ///
@@ -140,6 +178,8 @@ impl axum::response::IntoResponseParts for CacheFor {
         mut response: axum::response::ResponseParts,
     ) -> Result<axum::response::ResponseParts, Self::Error> {
         response.extensions_mut().insert(self);
+        #[cfg(all(feature = "tracing", debug_assertions))]
+        response.extensions_mut().insert(ReadWatch::default());
         Ok(response)
     }
 }

@@ -7,114 +7,95 @@ use http::header::{self, HeaderName};
 use crate::http::rules::cookies::IgnoredCookies;
 use crate::http::rules::field_names::FieldNames;
 use crate::key::Tag;
-use crate::settings::layer::{
-    SetCookie, answers, bodies, each_http_setting, sharing, times, writes,
-};
 use crate::settings::StatusTtl;
+use crate::settings::layer::{SetCookie, each_http_setting};
 
-/// Returns whether two configurations agree in a setting, or need not. Those that are no field of the
-/// same name are compared by hand.
+/// Returns whether two configurations agree in a field, or need not.
 macro_rules! agree {
-    ($one:ident $other:ident $name:ident [] [$default:expr]) => {
+    ($one:ident $other:ident $name:ident) => {
         $one.$name == $other.$name
     };
-    ($one:ident $other:ident $name:ident [$($alike:ident)?] [$($default:expr)?]) => {
+    ($one:ident $other:ident $name:ident alike) => {
         true
     };
 }
 
-macro_rules! config {
-    (; $(
-        $(#[$doc:meta])*
-        $name:ident: $type:ty as $reader:tt $([$alike:ident])? $(= $default:expr)? $(, check $check:path)?;
-    )+) => {
-        /// The configuration of one HTTP layer: a field for each setting that has a default in the
-        /// table, and what the others come to.
+macro_rules! fields {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr $(, $alike:ident)?;)+) => {
+        /// The configuration of one HTTP layer.
         #[derive(Clone, Debug)]
         pub(crate) struct HttpConfig {
-            $($(
-                #[doc = concat!("By default ", stringify!($default), ".")]
-                pub(crate) $name: $type,
-            )?)+
-            /// Lifetime of responses that say nothing; `None`: they are not stored.
-            pub(crate) ttl: Option<Duration>,
-            /// Lifetimes of errors that say nothing, by status.
-            pub(crate) status_ttl: StatusTtl,
-            /// Whether cookies are removed: they select nothing, and are no credentials.
-            pub(crate) ignore_cookies: bool,
-            /// Cookies that the service does not see.
-            pub(crate) ignored_cookies: IgnoredCookies,
-            /// Fields with credentials besides `Authorization` and `Cookie`.
-            pub(crate) credential_headers: FieldNames,
-            /// Whether `Authorization` and `Cookie` are credentials: each is one unless
-            /// the application keys it.
-            pub(crate) authorization_is_credential: bool,
-            pub(crate) cookie_is_credential: bool,
-            /// Fields that are no credentials beside an identity.
-            pub(crate) covered: FieldNames,
-            /// Fields that are part of the key when present: they can change where a
-            /// request leads without changing its URI.
-            pub(crate) keyed_headers: FieldNames,
-            /// Fields that govern instead of `Cache-Control` (RFC 9213), the first
-            /// before the others.
-            pub(crate) targeted: Vec<HeaderName>,
-            /// Fields that govern before these, and are removed from what clients get.
-            pub(crate) lifetime_fields: Vec<HeaderName>,
-            /// Fields with tags; they are removed from what clients get.
-            pub(crate) tag_fields: Vec<HeaderName>,
-            /// Parameters that the handler sees; `None`: all.
-            pub(crate) query: Option<Vec<String>>,
-            /// Fields treated as if every response named them in `Vary`.
-            pub(crate) vary: Vec<HeaderName>,
-            /// Fields that a background refresh sends besides those that were keyed;
-            /// `None`: the application has not said.
-            pub(crate) refresh_headers: Option<Vec<HeaderName>>,
-            /// Fields that were taken out of the key. A background refresh sends them.
-            pub(crate) unkeyed_headers: Vec<HeaderName>,
-            /// Tags of every response.
-            pub(crate) tags: Vec<Tag>,
-            pub(crate) scope: Option<String>,
-            /// The scheme of requests that do not say it themselves, in lower case.
-            pub(crate) scheme: String,
-            /// Our name in `Cache-Status`; `None`: the field is not sent.
-            pub(crate) cache_status: Option<String>,
+            $($(#[$doc])* pub(crate) $name: $type,)+
         }
 
         impl Default for HttpConfig {
             fn default() -> Self {
-                Self {
-                    $($($name: $default,)?)+
-                    ttl: None,
-                    status_ttl: StatusTtl::new(),
-                    ignore_cookies: false,
-                    ignored_cookies: IgnoredCookies::default(),
-                    credential_headers: FieldNames::of(CREDENTIAL_HEADERS),
-                    authorization_is_credential: true,
-                    cookie_is_credential: true,
-                    covered: FieldNames::none(),
-                    keyed_headers: FieldNames::of(KEYED_HEADERS),
-                    targeted: vec![HeaderName::from_static("cdn-cache-control")],
-                    lifetime_fields: Vec::new(),
-                    tag_fields: Vec::new(),
-                    query: None,
-                    vary: Vec::new(),
-                    refresh_headers: None,
-                    unkeyed_headers: Vec::new(),
-                    tags: Vec::new(),
-                    scope: None,
-                    scheme: "http".into(),
-                    cache_status: Some("tower-stampede".into()),
-                }
+                Self { $($name: $default,)+ }
             }
         }
 
         impl HttpConfig {
-            /// Returns whether two layers agree in all settings of the table that have a default, and
-            /// say which clients get which responses, and what ends them.
-            fn agrees_with(&self, other: &Self) -> bool {
+            /// Returns whether two layers share the same responses among the same clients: whether
+            /// they agree in all that is not `alike`.
+            pub(crate) fn shares_like(&self, other: &Self) -> bool {
                 let one = self;
-                true $(&& agree!(one other $name [$($alike)?] [$($default)?]))+
+                one.ttl.is_some() == other.ttl.is_some() $(&& agree!(one other $name $($alike)?))+
             }
+        }
+    };
+}
+
+/// Makes a field of each setting of the table that has a default, and those that the others come to.
+macro_rules! config {
+    ($($heading:literal {$(
+        $(#[$doc:meta])*
+        $name:ident: $type:ty as $reader:tt $(= $default:expr $(, $alike:ident)?)? $(, check $check:path)?;
+    )+})+) => {
+        fields! {
+            $($($($name: $type = $default $(, $alike)?;)?)+)+
+            /// Lifetime of responses that say nothing; `None`: they are not stored. Layers with
+            /// different ones share.
+            ttl: Option<Duration> = None, alike;
+            /// Lifetimes of errors that say nothing, by status.
+            status_ttl: StatusTtl = StatusTtl::new();
+            /// Whether cookies are removed: they select nothing, and are no credentials.
+            ignore_cookies: bool = false;
+            /// Cookies that the service does not see.
+            ignored_cookies: IgnoredCookies = IgnoredCookies::default();
+            /// Fields with credentials besides `Authorization` and `Cookie`.
+            credential_headers: FieldNames = FieldNames::of(CREDENTIAL_HEADERS);
+            /// Whether `Authorization` and `Cookie` are credentials: each is one unless
+            /// the application keys it.
+            authorization_is_credential: bool = true;
+            cookie_is_credential: bool = true;
+            /// Fields that are no credentials beside an identity.
+            covered: FieldNames = FieldNames::none();
+            /// Fields that are part of the key when present: they can change where a
+            /// request leads without changing its URI.
+            keyed_headers: FieldNames = FieldNames::of(KEYED_HEADERS);
+            /// Fields that govern instead of `Cache-Control` (RFC 9213), the first
+            /// before the others.
+            targeted: Vec<HeaderName> = vec![HeaderName::from_static("cdn-cache-control")];
+            /// Fields that govern before these, and are removed from what clients get.
+            lifetime_fields: Vec<HeaderName> = Vec::new();
+            /// Fields with tags; they are removed from what clients get.
+            tag_fields: Vec<HeaderName> = Vec::new();
+            /// Parameters that the handler sees; `None`: all.
+            query: Option<Vec<String>> = None;
+            /// Fields treated as if every response named them in `Vary`.
+            vary: Vec<HeaderName> = Vec::new();
+            /// Fields that a background refresh sends besides those that were keyed;
+            /// `None`: the application has not said.
+            refresh_headers: Option<Vec<HeaderName>> = None, alike;
+            /// Fields that were taken out of the key. A background refresh sends them.
+            unkeyed_headers: Vec<HeaderName> = Vec::new(), alike;
+            /// Tags of every response.
+            tags: Vec<Tag> = Vec::new();
+            scope: Option<String> = None;
+            /// The scheme of requests that do not say it themselves, in lower case.
+            scheme: String = "http".into();
+            /// Our name in `Cache-Status`; `None`: the field is not sent.
+            cache_status: Option<String> = Some("tower-stampede".into()), alike;
         }
     };
 }
@@ -146,28 +127,6 @@ impl HttpConfig {
         self.authorization_is_credential &= !self.covered.contains(&header::AUTHORIZATION);
         self.cookie_is_credential &= !self.covered.contains(&header::COOKIE);
         self.credential_headers.exempt_all(&self.covered);
-    }
-
-    /// Returns whether two layers share the same responses among the same clients. What a refresh
-    /// carries and what clients are told may differ.
-    pub(crate) fn shares_like(&self, other: &Self) -> bool {
-        self.agrees_with(other)
-            && self.ttl.is_some() == other.ttl.is_some()
-            && self.status_ttl == other.status_ttl
-            && self.ignore_cookies == other.ignore_cookies
-            && self.ignored_cookies == other.ignored_cookies
-            && self.credential_headers == other.credential_headers
-            && self.authorization_is_credential == other.authorization_is_credential
-            && self.cookie_is_credential == other.cookie_is_credential
-            && self.keyed_headers == other.keyed_headers
-            && self.targeted == other.targeted
-            && self.lifetime_fields == other.lifetime_fields
-            && self.tag_fields == other.tag_fields
-            && self.query == other.query
-            && self.vary == other.vary
-            && self.tags == other.tags
-            && self.scope == other.scope
-            && self.scheme == other.scheme
     }
 
     /// Returns whether the settings make a field part of the key.

@@ -1,18 +1,15 @@
 //! The HTTP layer and its settings.
 
-// In the order in which their settings stand on the page of the type.
-mod keys;
-mod sharing;
-mod times;
-mod bodies;
-mod writes;
-mod answers;
+mod functions;
 pub(in crate::http) mod route_table;
 mod routes;
 pub(in crate::http) mod rules;
 mod set;
+#[cfg(all(test, feature = "serde"))]
+mod tests;
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tower_layer::Layer;
 
@@ -24,6 +21,8 @@ use crate::http::layer::rules::Rules;
 use crate::http::rules::target::path_tag;
 use crate::http::stored::response::StoredResponse;
 use crate::key::Tag;
+use crate::settings::StatusTtl;
+use crate::settings::layer::{SetCookie, checks, each_http_setting};
 
 /// The handle of a cache of HTTP responses.
 pub type HttpStampede = Stampede<StoredResponse>;
@@ -165,28 +164,7 @@ impl HttpStampede {
             stale_if_error: values.stale_if_error,
             ..HttpConfig::default()
         };
-        let mut rules = Rules {
-            config,
-            key_rules: Vec::new(),
-            has_identity: false,
-            bypass: Vec::new(),
-            client: None,
-            forwarded: None,
-            disconnected: None,
-            unsent: None,
-            invalidates: None,
-            empty_body: None,
-            request_body: None,
-            posts: None,
-            post_key: None,
-            refusal: None,
-            hit_status: None,
-            key_start: Box::default(),
-            forgets: Vec::new(),
-            contexts: Vec::new(),
-            route_table: None,
-            is_known_as_nested: Arc::default(),
-        };
+        let mut rules = Rules { config, ..Rules::default() };
         rules.begin_with(&self.0.engine.settings.http);
         HttpLayer { cache: self.clone(), rules, routes: Routes::default(), made: Arc::default() }
     }
@@ -282,7 +260,7 @@ macro_rules! setter {
         $($doc)*
         pub fn $name(self) -> Self {
             let value = true;
-            self.change(move |rules| $crate::http::layer::put!(rules, value, $name $default))
+            self.change(move |rules| put!(rules, value, $name $default))
         }
     };
     (([$($doc:tt)*] $name:ident: $type:ty as "names" [$($check:path)?] $default:tt)) => {
@@ -290,15 +268,15 @@ macro_rules! setter {
         #[track_caller]
         pub fn $name<'a>(self, $name: impl IntoIterator<Item = &'a str>) -> Self {
             let value: Vec<String> = $name.into_iter().map(str::to_owned).collect();
-            $($crate::http::layer::refuse(stringify!($name), $check(&value));)?
-            self.change(move |rules| $crate::http::layer::put!(rules, value, $name $default))
+            $(refuse(stringify!($name), $check(&value));)?
+            self.change(move |rules| put!(rules, value, $name $default))
         }
     };
     (([$($doc:tt)*] $name:ident: $type:ty as "text" [$($check:path)?] $default:tt)) => {
         $($doc)*
         pub fn $name(self, $name: impl Into<String>) -> Self {
             let value: String = $name.into();
-            self.change(move |rules| $crate::http::layer::put!(rules, value, $name $default))
+            self.change(move |rules| put!(rules, value, $name $default))
         }
     };
     (([$($doc:tt)*] $name:ident: $type:ty as "statuses" [$($check:path)?] $default:tt)) => {
@@ -306,36 +284,34 @@ macro_rules! setter {
         #[track_caller]
         pub fn $name(self, status: u16, ttl: Duration) -> Self {
             let value = StatusTtl::from([(status, ttl)]);
-            $($crate::http::layer::refuse(stringify!($name), $check(&value));)?
-            self.change(move |rules| $crate::http::layer::put!(rules, value, $name $default))
+            $(refuse(stringify!($name), $check(&value));)?
+            self.change(move |rules| put!(rules, value, $name $default))
         }
     };
     (([$($doc:tt)*] $name:ident: $type:ty as $reader:tt [$($check:path)?] $default:tt)) => {
         $($doc)*
         #[track_caller]
         pub fn $name(self, $name: $type) -> Self {
-            $($crate::http::layer::refuse(stringify!($name), $check(&$name));)?
-            self.change(move |rules| $crate::http::layer::put!(rules, $name, $name $default))
+            $(refuse(stringify!($name), $check(&$name));)?
+            self.change(move |rules| put!(rules, $name, $name $default))
         }
     };
 }
-use setter;
 
-/// Makes the setters of a group, below its heading.
+/// Makes the setters, the groups below their headings.
 macro_rules! setters {
-    (; $heading:literal $(
+    ($($heading:literal {$(
         $(#[$doc:meta])*
-        $name:ident: $type:ty as $reader:tt $([$alike:ident])? $(= $default:expr)? $(, check $check:path)?;
-    )+) => {
+        $name:ident: $type:ty as $reader:tt $(= $default:expr $(, $alike:ident)?)? $(, check $check:path)?;
+    )+})+) => {$(
         #[doc = $heading]
         impl HttpLayer {
-            $($crate::http::layer::setter! {
-                ([$(#[$doc])*] $name: $type as $reader [$($check)?] [$($default)?])
-            })+
+            $(setter! { ([$(#[$doc])*] $name: $type as $reader [$($check)?] [$($default)?]) })+
         }
-    };
+    )+};
 }
-use setters;
+
+each_http_setting!(setters);
 
 impl HttpLayer {
     #[cfg(test)]

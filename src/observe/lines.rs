@@ -117,6 +117,12 @@ lines! {
         counts as a credential; if the field does not say which user asks, exempt it with \
         HttpLayer::not_a_credential; if each value of it may have responses of its own, name it \
         in HttpLayer::vary" [field];
+    IdentityUncovered: Warn "the layer has an identity, and the first 20 responses that it could have \
+        stored were not shared because a credential came with the request; if the identity stands for \
+        the field, name it in HttpLayer::identity_covers" [field];
+    CacheForUnread: Warn "a response with CacheFor was dropped before a layer had read it, and is not \
+        cached: put the HTTP layer around its route (a route that is added after Router::layer is not \
+        behind it), and let nothing between the two replace the response" [];
     TypeDiffers: Warn "the remote has values of another type, codec or schema under the name of this \
         cache: they are a miss, and replaced; during a deploy they come from the older program, and \
         this ends with it; otherwise two caches of different types have one name and namespace: \

@@ -6,7 +6,7 @@ use tracing::{Level, enabled, event};
 
 use crate::key::Key;
 use crate::observe::limit::{LeftOut, LineLimit};
-#[cfg(feature = "redis")]
+#[cfg(any(feature = "redis", all(feature = "axum", debug_assertions)))]
 use crate::observe::lines::LogMessage;
 use crate::observe::lines::{Line, LineLevel};
 use crate::observe::rounded::Rounded;
@@ -78,6 +78,13 @@ pub(crate) fn warn_of_silence(server: &str, error: &'static str) {
 #[cfg(feature = "redis")]
 fn warn_of_server(server: &str, line: Line<'_>) {
     let line = Line { server: Some(server), ..line };
+    crate::observe::contain_panic(|| write(None, false, &line, LeftOut::default()));
+}
+
+/// Warns of a response that no layer has read what its handler says to. It belongs to no cache.
+#[cfg(all(feature = "axum", debug_assertions))]
+pub(crate) fn warn_of_unread() {
+    let line = Line::of(LogMessage::CacheForUnread);
     crate::observe::contain_panic(|| write(None, false, &line, LeftOut::default()));
 }
 

@@ -90,6 +90,8 @@ pub use table::Event;
 
 #[cfg(feature = "redis")]
 pub(crate) use log::warn_of_connection;
+#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+pub(crate) use log::warn_of_unread;
 #[cfg(all(feature = "redis", feature = "tracing"))]
 pub(crate) use log::{warn_of_policy, warn_of_silence};
 

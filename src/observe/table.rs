@@ -358,6 +358,8 @@ occurrences! {
     BodyTypeUnknown { type_name: &'a str },
     /// A response was not shared because its request carries this field.
     CredentialRefused { field: &'a str },
+    /// The first responses of a layer with an identity were not shared because of this field.
+    IdentityUncovered { field: &'a str },
     /// Many responses were stored, and no write has passed a layer of the handle.
     NoWriteSeen,
     /// An HTTP layer is inside of another one of the same handle.
@@ -592,6 +594,9 @@ impl Observer {
                 }
                 write(Line { field: Some(field), ..Line::of(LogMessage::CredentialRefused) });
             }
+            Occurrence::IdentityUncovered { field } => {
+                write(Line { field: Some(field), ..Line::of(LogMessage::IdentityUncovered) });
+            }
             Occurrence::NoWriteSeen => write(Line::of(LogMessage::NoWriteSeen)),
             Occurrence::LayerNested => write(Line::of(LogMessage::LayerNested)),
             Occurrence::TaskLocalMissing => {
@@ -655,6 +660,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag, error: &'a Error) -> Vec<O
         Occurrence::ValuesAltered { type_name: "u8" },
         Occurrence::Unshareable { key },
         Occurrence::CredentialRefused { field: "x-user" },
+        Occurrence::IdentityUncovered { field: "authorization" },
         Occurrence::NoWriteSeen,
         Occurrence::LayerNested,
         Occurrence::TaskLocalMissing,

@@ -182,6 +182,8 @@ mod table {
         let observer = Observer::new(&label);
         CacheOutcome::ALL.into_iter().for_each(|outcome| observer.answered(outcome));
         observer.gauge(&Stats::default(), Some(true));
+        #[cfg(all(feature = "axum", debug_assertions))]
+        crate::observe::warn_of_unread();
         #[cfg(feature = "redis")]
         {
             crate::observe::warn_of_policy("r", "volatile-ttl");

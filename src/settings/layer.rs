@@ -11,17 +11,14 @@
 //!
 //! # The rows
 //!
-//! [`requests`] has the groups `keys` and `sharing`, [`responses`] has `times`, `bodies`, `writes`
-//! and `answers`. Each group is a macro. It hands its rows to the macro that it is given, behind
-//! those that it gets itself. So `times!(setters;)` makes the setters of one group, and
-//! [`each_http_setting`] collects the rows of all.
-//!
-//! A row is `name: Type as "reader" [alike] = default, check function;`
+//! [`each_http_setting`] in `table.rs` has them. A row is
+//! `name: Type as "reader" = default, alike;`
+//! or `name: Type as "reader", check function;`
 //!
 //! - `reader` is the function in [`file`](crate::settings::file) that reads it from a file, and says
 //!   what the setter takes: `names` any list of texts, `text` a text, `flag` nothing, `statuses` a
 //!   status and a lifetime.
-//! - `[alike]`: two layers of one handle that differ in it share the same responses among the same
+//! - `alike`: two layers of one handle that differ in it share the same responses among the same
 //!   clients.
 //! - With a `default`, the configuration has a field of this name and type. Without one, the method
 //!   of this name in `http/layer/set.rs` applies the value.
@@ -32,13 +29,11 @@
 //! is one, whatever it takes out.
 
 pub(crate) mod checks;
-mod requests;
-mod responses;
+mod table;
 
 use std::time::Duration;
 
-pub(crate) use requests::{keys, sharing};
-pub(crate) use responses::{answers, bodies, times, writes};
+pub(crate) use table::each_http_setting;
 
 #[cfg(feature = "serde")]
 use crate::settings::file::{
@@ -76,19 +71,11 @@ pub enum SetCookie {
     Explicit,
 }
 
-/// Calls the macro `$then` with the rows of all settings of an HTTP layer.
-macro_rules! each_http_setting {
-    ($then:ident) => {
-        $crate::settings::layer::keys! { sharing times bodies writes answers $then; }
-    };
-}
-pub(crate) use each_http_setting;
-
 macro_rules! http_settings {
-    (; $(
+    ($($heading:literal {$(
         $(#[$doc:meta])*
-        $name:ident: $type:ty as $reader:tt $([$alike:ident])? $(= $default:expr)? $(, check $check:path)?;
-    )+) => {
+        $name:ident: $type:ty as $reader:tt $(= $default:expr $(, $alike:ident)?)? $(, check $check:path)?;
+    )+})+) => {
         /// The settings of the HTTP layers of a cache as a configuration file has them, in the table
         /// `http` of [`Settings`](crate::Settings).
         ///
@@ -105,29 +92,24 @@ macro_rules! http_settings {
         #[non_exhaustive]
         #[allow(missing_docs, reason = "each is a setting of the layer with the same name")]
         pub struct HttpSettings {
-            $(
+            $($(
                 #[cfg_attr(feature = "serde", serde(deserialize_with = $reader))]
                 pub $name: Option<$type>,
-            )+
+            )+)+
         }
 
         impl HttpSettings {
             /// Returns the first setting that cannot work, and why.
             pub(crate) fn refusal(&self) -> Option<(SettingNames, String)> {
-                $($(
+                $($($(
                     if let Some(why) = self.$name.as_ref().and_then(|value| $check(value)) {
                         return Some((&[concat!("http.", stringify!($name))], why));
                     }
-                )?)+
+                )?)+)+
                 let both = self.ttl.is_some() && self.origin_only == Some(true);
                 both.then(|| (&["http.ttl", "http.origin_only"][..], checks::TWO_LIFETIMES.into()))
             }
         }
-
-        /// The name of each setting and its documentation.
-        #[cfg(test)]
-        pub(crate) const DOCUMENTED: &[(&str, &[&str])] =
-            &[$((stringify!($name), &[$(stringify!($doc)),*]),)+];
     };
 }
 

@@ -59,7 +59,7 @@ async fn it_shows_counts_health_and_mode_and_switches_the_mode() {
 #[tokio::test(start_paused = true)]
 async fn it_lists_the_tags_of_the_layer_where_they_are_asked_for_and_has_no_log_without_a_remote() {
     let (cache, origin) = (with_ttl(60), Origin::new(|_| Answer::status(200)));
-    let site = cache.http_layer().tag("own").layer(origin.clone());
+    let site = cache.http_layer().tags(["own"]).layer(origin.clone());
     let app = admin::router(cache.clone());
     send(&site, get("/page")).await;
     let (_, few) = ask(&app, get("/keys")).await;
@@ -77,7 +77,7 @@ async fn it_lists_the_tags_of_the_layer_where_they_are_asked_for_and_has_no_log_
 #[tokio::test(start_paused = true)]
 async fn it_purges_by_path_url_key_and_tag() {
     let (cache, origin) = (with_ttl(60), Origin::new(|_| Answer::status(200)));
-    let layer = cache.http_layer().query(["q"]).tag("site tag");
+    let layer = cache.http_layer().query(["q"]).tags(["site tag"]);
     let (site, app) = (layer.layer(origin.clone()), admin::router(cache.clone()));
     let pages = ["http://a/x?q=1&u=1", "http://a/x?q=2", "http://b/x?q=1", "http://a/y"];
     let purged = async |what: Value| {
@@ -149,7 +149,7 @@ async fn it_lists_every_key_once_page_by_page() {
 async fn a_key_of_a_response_is_listed_with_its_url_in_every_layer() {
     let (cache, origin) =
         (with_ttl(60), Origin::new(|_| Answer::status(200).header("vary", "accept-language")));
-    let site = cache.http_layer().route_rules("/news", |it| it.query(["q"]).tag("news"));
+    let site = cache.http_layer().route_rules("/news", |it| it.query(["q"]).tags(["news"]));
     let site = site.layer(origin.infallible());
     let other = cache.http_layer().scheme("https").layer(origin.infallible());
     send(&site, with("/news?q=1&u=2", &[("host", "a")])).await;

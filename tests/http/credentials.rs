@@ -142,7 +142,7 @@ async fn one_call_exempts_a_field_that_every_request_carries() {
     // A service mesh names the calling workload, not the user.
     for exempted in ["x-forwarded-client-cert", "x-forwarded-*"] {
         let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
-        let layer = origin_only().http_layer().not_a_credential(exempted);
+        let layer = origin_only().http_layer().not_a_credential([exempted]);
         let app = layered(layer, &origin);
         let name = "x-forwarded-client-cert";
         send(&app, with("/page", &[(name, "By=spiffe://a")])).await;

@@ -145,7 +145,7 @@ async fn a_refresh_with_fields_that_are_not_keyed_ends_a_page_by_what_is_for_all
             let layer = origin_only().http_layer();
             let layer = match rule {
                 0 => layer.refresh_headers(["x-odd"]),
-                1 => layer.replace_keyed_headers(["x-odd"]).not_keyed("x-odd"),
+                1 => layer.replace_keyed_headers(["x-odd"]).not_keyed(["x-odd"]),
                 _ => layer.key(|_| "one"),
             };
             let app = layered(layer, &origin);

@@ -22,6 +22,7 @@ mod fields;
 mod heads;
 mod herd;
 mod hostile_input;
+mod identity;
 mod in_front_of_a_router;
 mod keys;
 mod lifetimes;

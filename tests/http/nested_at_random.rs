@@ -45,7 +45,7 @@ mod sharing {
             4 => layer.scheme("https"),
             5 => layer.identity(move |parts| Some(by_field("x-plan")(parts))),
             6 => layer.replace_keyed_headers([]),
-            7 => layer.not_a_credential("x-user"),
+            7 => layer.not_a_credential(["x-user"]),
             8 => layer.vary(["cookie"]),
             9 => layer.keyed_headers(["authorization"]),
             10 => layer.identity(by_field("x-sid")),
@@ -53,11 +53,11 @@ mod sharing {
             12 => layer.vary(["accept-language"]),
             13 => layer.query(["q"]),
             14 => layer.query(["t"]),
-            IGNORES_COOKIES => layer.ignore_cookies(),
+            IGNORES_COOKIES => layer.ignore_cookies(["*"]),
             16 => layer.normalise_accept(false),
             17 => layer.replace_credential_headers(["x-sid"]),
             18 => layer.replace_credential_headers([]),
-            _ => layer.not_keyed("x-forwarded-host"),
+            _ => layer.not_keyed(["x-forwarded-host"]),
         }
     }
 
@@ -386,7 +386,7 @@ mod hostile {
                         .after(ms(1))
                 });
                 let inner = cache.http_layer().query(["q"]).vary(["x-user"]).layer(origin.infallible());
-                let middle = cache.http_layer().query(["q", "t"]).ignore_cookies();
+                let middle = cache.http_layer().query(["q", "t"]).ignore_cookies(["*"]);
                 let middle = middle.honour_request_directives(true).layer(inner);
                 let layer = cache.http_layer().query([]).store_post_responses(true);
                 let layer = layer.route_rules("/page", |it| it.query(["q"]).cache_posts(|_| true));

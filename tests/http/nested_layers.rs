@@ -98,7 +98,7 @@ async fn a_stricter_layer_on_a_route_stays_strict_inside_a_laxer_one() {
         ("vary", |layer| layer.vary(["x-mine"])),
         ("keyed", |layer| layer.keyed_headers(["x-mine"])),
         ("query", |layer| layer.query(["q"])),
-        ("tag", |layer| layer.tag("me")),
+        ("tags", |layer| layer.tags(["me"])),
         ("route", |layer| layer.route_rules("/me", HttpLayer::private)),
     ];
     for (what, tune) in stricter {

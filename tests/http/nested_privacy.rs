@@ -260,7 +260,7 @@ async fn a_response_that_varies_by_cookie_is_not_shared_though_the_inner_layer_i
         let origin = Origin::new(|call| {
             Answer::ok("public, max-age=60", seen(call)).header("vary", "cookie")
         });
-        let (inner, outer) = (cache.http_layer().ignore_cookies(), cache.http_layer());
+        let (inner, outer) = (cache.http_layer().ignore_cookies(["*"]), cache.http_layer());
         let app = match is_removed {
             true => behind("cookie", &origin, inner, outer),
             false => says(&origin, inner, outer, |request| field(request, "cookie")),
@@ -279,7 +279,7 @@ async fn the_outermost_of_three_layers_counts_cookies_that_the_innermost_ignores
         let origin = Origin::new(|call| {
             Answer::ok("public, max-age=60", seen(call)).header("vary", "cookie, accept-language")
         });
-        let rules = cache.http_layer().ignore_cookies().normalise_accept(true);
+        let rules = cache.http_layer().ignore_cookies(["*"]).normalise_accept(true);
         let route = Router::new().route("/page", plain_route(&origin).layer(rules));
         let inside = route.layer(cache.http_layer());
         let inside = match is_removed {

@@ -20,8 +20,10 @@ use tower_stampede::{
     CacheFor, ErrorKind, HttpFuture, HttpLayer, HttpService, HttpStampede, Mode, Refusal,
     ResponseBody, Stampede, StoredResponse,
 };
+use tracing::Level;
 
 use crate::kit::http::*;
+use crate::kit::log::TextLog;
 use crate::kit::spawn;
 
 fn handler(origin: &Origin) -> axum::routing::MethodRouter {
@@ -499,4 +501,25 @@ async fn wait_for(condition: impl Fn() -> bool) {
         }
     };
     tokio::time::timeout(secs(60), waiting).await.expect("it comes to pass");
+}
+
+// ===== Behind no layer =====
+
+#[tokio::test(start_paused = true)]
+async fn a_route_that_is_added_after_the_layer_says_that_nothing_reads_its_cache_for() {
+    const HINT: &str = "a response with CacheFor was dropped before a layer had read it";
+    let page = || on_get(async || (CacheFor::new(Duration::from_secs(60)), "page"));
+    let log = TextLog::default();
+    let _listening = log.listen(Level::WARN);
+    let app = Router::new().route("/cached", page()).layer(origin_only().http_layer());
+    let app = app.route("/late", page());
+    for (method, path) in [("GET", "/cached"), ("HEAD", "/cached"), ("GET", "/cached?x")] {
+        send(&app, request(method, path, &[])).await;
+        send(&app, request(method, path, &[("upgrade", "x")])).await;
+    }
+    assert!(!log.text().contains(HINT), "{}", log.text());
+    for _ in 0..2 {
+        send(&app, get("/late")).await;
+    }
+    assert_eq!(log.text().matches(HINT).count(), 1, "{}", log.text());
 }

@@ -88,7 +88,7 @@ async fn a_refresh_carries_the_fields_that_a_rule_of_the_application_reads() {
         }
     };
     let layer = || {
-        let layer = origin_only().http_layer().not_a_credential("x-tenant");
+        let layer = origin_only().http_layer().not_a_credential(["x-tenant"]);
         layer.identity(field("x-tenant")).key(move |parts| field("x-region")(parts).unwrap())
     };
     // Which fields a rule reads, the layer cannot see.
@@ -161,8 +161,8 @@ async fn extensions_stay_in_a_refresh_except_those_that_the_application_names() 
 async fn a_field_that_is_taken_out_of_the_key_stays_in_a_refresh() {
     const CLIENT: Fields = &[("x-forwarded-proto", "https"), ("forwarded", "for=1.2.3.4")];
     let page = |_: &Call| Answer::ok(DIRECTIVES, "page");
-    let layer = origin_only().http_layer().not_keyed("x-forwarded-proto");
-    let call = refreshed_by(layer.not_keyed("forwarded"), page, CLIENT).await;
+    let layer = origin_only().http_layer().not_keyed(["x-forwarded-proto"]);
+    let call = refreshed_by(layer.not_keyed(["forwarded"]), page, CLIENT).await;
     assert_eq!(names(&call), ["forwarded", "x-forwarded-proto"]);
     let layer = origin_only().http_layer().replace_keyed_headers([]);
     assert_eq!(names(&refreshed_by(layer, page, CLIENT).await), [""; 0]);

@@ -158,10 +158,10 @@ impl Settings {
             layer = layer.query(query.iter().copied());
         }
         if self.ignore_cookies {
-            layer = layer.ignore_cookies();
+            layer = layer.ignore_cookies(["*"]);
         }
         if self.ignore_theme {
-            layer = layer.ignore_cookies_named(["theme"]);
+            layer = layer.ignore_cookies(["theme"]);
         }
         if let Some(ttl) = self.error_ttl {
             let ttl = Duration::from_secs(ttl);
@@ -309,7 +309,7 @@ impl fmt::Display for Settings {
         }
         let flags = [
             ("ignore_cookies", self.ignore_cookies),
-            ("ignore_cookies_named theme", self.ignore_theme),
+            ("ignore_cookies theme", self.ignore_theme),
             ("status_ttl 5 s of 404 and 500", self.error_ttl.is_some()),
             ("make_etags", self.make_etags),
             ("identity by the extension User", self.identity),

@@ -21,6 +21,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
 
     pub(super) fn check_status_ttl(&self) -> Result<(), ConfigError> {
         const FIELDS: SettingNames = &["status_ttl"];
-        refused_status(&self.settings.status_ttl).map_or(Ok(()), |reason| Err(refuse(FIELDS, reason)))
+        refused_status(&self.settings.status_ttl)
+            .map_or(Ok(()), |reason| Err(refuse(FIELDS, reason)))
     }
 }

@@ -249,7 +249,7 @@ pub(super) fn from_service<B: Body>(
     came: Provenance<'_>,
 ) -> Response<ResponseBody<B>> {
     let mut response = response;
-    response.extensions_mut().remove::<CacheFor>();
+    CacheFor::take_from(response.extensions_mut());
     response.extensions_mut().insert(came.outcome);
     steering::remove_ours(response.headers_mut(), &rules.config);
     if let Some(name) = &rules.config.cache_status {

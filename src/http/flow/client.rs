@@ -12,7 +12,7 @@ use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance, answered};
 use crate::http::flow::error_response::RefusalReason;
 use crate::http::flow::lead::OriginOutcome;
-use crate::http::flow::lookup::HttpCaller;
+use crate::http::flow::lookup::{ClientRequest, HttpCaller};
 use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::shape::Shape;
 use crate::http::stored::response::StoredEntry;
@@ -24,14 +24,6 @@ pub(super) struct OriginClient {
     pub(super) caller: HttpCaller,
     /// Its request went to the service with its conditions: the service has judged them.
     sent_as_is: bool,
-}
-
-/// Returns what `Cache-Status` says where a credential keeps a response from
-/// being shared.
-pub(super) fn credential_detail(name: &HeaderName) -> String {
-    let detail = DeclineReason::Credentials.as_str();
-    // A pattern matches names of any length, which the client chooses.
-    if name.as_str().len() > MAX_NAMED { detail.into() } else { format!("{detail}:{name}") }
 }
 
 fn has_validator(headers: &HeaderMap) -> bool {
@@ -63,21 +55,31 @@ impl HttpCaller {
     /// Returns what `Cache-Status` says of a response that is not stored.
     fn refusal_detail(&self, why: DeclineReason) -> Cow<'static, str> {
         match &self.request.credential {
-            Some(name) if why == DeclineReason::Credentials => {
-                self.warn_of_credential(name);
-                credential_detail(name).into()
-            }
+            Some(name) if why == DeclineReason::Credentials => self.credential_detail(name).into(),
             _ => why.as_str().into(),
         }
     }
 
+    /// Returns what `Cache-Status` says where a credential keeps a response from
+    /// being shared.
+    pub(super) fn credential_detail(&self, name: &HeaderName) -> String {
+        self.warn_of_credential(name);
+        let detail = DeclineReason::Credentials.as_str();
+        // A pattern matches names of any length, which the client chooses.
+        if name.as_str().len() > MAX_NAMED { detail.into() } else { format!("{detail}:{name}") }
+    }
+
     /// Warns where it may be a surprise: that `Authorization` and `Cookie` are
-    /// credentials is not.
+    /// credentials is none, but where an identity stands for them.
     fn warn_of_credential(&self, name: &HeaderName) {
-        let is_plain = matches!(*name, header::AUTHORIZATION | header::COOKIE);
-        if !is_plain {
-            let field = name.as_str().get(..MAX_NAMED).unwrap_or(name.as_str());
-            self.request.cache.observer.happened(Occurrence::CredentialRefused { field });
+        let ClientRequest { cache, rules, .. } = &*self.request;
+        let field = name.as_str().get(..MAX_NAMED).unwrap_or(name.as_str());
+        if rules.has_identity {
+            if rules.identity_watch.count() {
+                cache.observer.happened(Occurrence::IdentityUncovered { field });
+            }
+        } else if !matches!(*name, header::AUTHORIZATION | header::COOKIE) {
+            cache.observer.happened(Occurrence::CredentialRefused { field });
         }
     }
 
@@ -128,6 +130,9 @@ impl OriginClient {
                     (None, stored) => stored.err().map(|why| why.as_str().into()),
                 };
                 let is_stored = detail.is_none();
+                if is_stored {
+                    caller.request.rules.identity_watch.end();
+                }
                 let fwd_status = Some(response.status());
                 // What is not stored is compared by its own validators only.
                 let is_compared =

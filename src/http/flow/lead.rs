@@ -131,7 +131,7 @@ impl Head {
         mut response: Response<B>,
         times: Times,
     ) -> OriginOutcome<B, E> {
-        let cache_for = response.extensions_mut().remove::<CacheFor>();
+        let cache_for = CacheFor::take_from(response.extensions_mut());
         let tags = match self.tags(response.headers(), cache_for.as_ref()) {
             Ok(tags) => tags,
             Err(why) => return self.decline(response, why),
@@ -393,7 +393,7 @@ fn note_kept(cache: &Arc<HttpCache>, kept: Kept) -> Result<(), UnstoredReason> {
     cache.tidy_from_now_on();
     match kept {
         Kept::Stored => {
-            if cache.writes.note_stored() {
+            if cache.writes.count() {
                 cache.observer.happened(Occurrence::NoWriteSeen);
             }
             Ok(())

@@ -14,7 +14,6 @@ use crate::error::{BoxError, Error};
 use crate::flight::door::{self, AloneReason, ForwardPlace, Lead, PlaceForOne, RunOutcome};
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance, answered};
-use crate::http::flow::client::credential_detail;
 use crate::http::flow::error_response::OriginStatus;
 use crate::http::flow::fill::ArrivalTime;
 use crate::http::flow::forwarded;
@@ -225,7 +224,8 @@ where
         self.question.caller.look_again();
         if !self.question.caller.wants_less() {
             // Known before it is asked: the answer may change what is known.
-            let detail = self.question.caller.refused_credential().map(credential_detail);
+            let caller = &self.question.caller;
+            let detail = caller.refused_credential().map(|name| caller.credential_detail(name));
             let detail = detail.unwrap_or_else(|| alone_detail(reason));
             let came = self.alone(&detail);
             return Box::pin(self.forward(came, reason, place)).await;

@@ -188,7 +188,7 @@ impl Confirmation {
 
 impl RenewedResponse {
     pub(super) fn new(entry: StoredEntry, mut head: Parts, body: Bytes) -> Self {
-        let cache_for = head.extensions.remove();
+        let cache_for = CacheFor::take_from(&mut head.extensions);
         Self { entry, head, body, cache_for, cookies: Vec::new() }
     }
 

@@ -418,7 +418,7 @@ impl<S> HttpService<S> {
         B::Error: Into<BoxError>,
     {
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
-        cache.writes.note_write();
+        cache.writes.end();
         let service = self.inner.clone();
         HttpFuture::pending(unsafe_method::pass(cache, rules, service, parts, body, position))
     }

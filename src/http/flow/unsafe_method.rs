@@ -99,7 +99,7 @@ where
     drop(unknown);
     let (mut head, body) = response?.into_parts();
     // What a handler says is for the outermost layer.
-    let cache_for = if is_outermost { head.extensions.remove::<CacheFor>() } else { None };
+    let cache_for = if is_outermost { CacheFor::take_from(&mut head.extensions) } else { None };
     let touched = head.status.is_success() || head.status.is_redirection();
     let said = cache_for.as_ref();
     // Read before anything is judged by it.

@@ -17,8 +17,8 @@ impl HttpLayer {
     /// `rules` gets a layer with the settings of this one, and returns it with those of the route;
     /// it is called more than once. All that it does not set is as the layer says, whether that is
     /// set before or after. Each setting is one more call after those of the layer: `bypass`,
-    /// `vary`, `keyed_headers`, `credential_headers`, `identity`, `key`, `tag`, `refresh_headers`,
-    /// `ignore_cookies_named`, `carry_context` and others that add keep what the layer has; the rest
+    /// `vary`, `keyed_headers`, `credential_headers`, `identity`, `key`, `tags`, `refresh_headers`,
+    /// `ignore_cookies`, `carry_context` and others that add keep what the layer has; the rest
     /// replace it.
     ///
     /// A path that routers read in several ways (`/a/../b`, `//b`, `/%62`, `/B`, `/b/`) and that
@@ -84,8 +84,8 @@ impl HttpLayer {
             made: Arc::default(),
         };
         let route = change(route);
-        let is_of_layer =
-            route.rules.config.scheme == rules.config.scheme && route.rules.config.scope == rules.config.scope;
+        let is_of_layer = route.rules.config.scheme == rules.config.scheme
+            && route.rules.config.scope == rules.config.scope;
         // Settings add to these: a layer that lacks one shares what this one keeps apart.
         let keeps_rules = begins_with(&route.rules.key_rules, &rules.key_rules)
             && begins_with(&route.rules.bypass, &rules.bypass);

@@ -11,6 +11,7 @@ use bytes::Bytes;
 use http::request::Parts;
 use http::{Extensions, Response, request, response};
 
+use crate::cache::state::HintWatch;
 use crate::flight::client_key::ClientKey;
 use crate::flight::door::ForwardBound;
 use crate::http::config::HttpConfig;
@@ -38,13 +39,15 @@ pub(in crate::http) type ContextWrap = Box<dyn FnOnce(TaskWork) -> TaskWork + Se
 pub(in crate::http) type ContextRule = Arc<dyn Fn(&Parts) -> ContextWrap + Send + Sync>;
 
 /// The rules of one layer: data, and closures of the user's.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub(crate) struct Rules {
     pub(in crate::http) config: HttpConfig,
     /// Each adds to the key, or sends the request past the cache.
     pub(in crate::http) key_rules: Vec<KeyRule>,
     /// Whether one of them finds out whose a request is.
     pub(in crate::http) has_identity: bool,
+    /// Counts what was not stored for credentials beside an identity, until something is stored.
+    pub(in crate::http) identity_watch: Arc<HintWatch<20>>,
     /// Each sends requests past the cache.
     pub(in crate::http) bypass: Vec<BypassRule>,
     /// Which client a request is of.
@@ -90,6 +93,7 @@ impl Rules {
         self.hit_status = self.config.cache_status.as_deref().map(HitStatus::new);
         self.key_start = key_start(self.config.scope.as_deref(), &self.config.scheme);
         self.is_known_as_nested = Arc::default();
+        self.identity_watch = Arc::default();
         self
     }
 

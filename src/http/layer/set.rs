@@ -7,27 +7,24 @@ use http::header::{self, HeaderName};
 use crate::flight::door::ForwardBound;
 use crate::http::layer::put;
 use crate::http::layer::rules::Rules;
-use crate::http::rules::cookies::CookieName;
 use crate::http::rules::field_names::FieldNames;
 use crate::settings::StatusTtl;
-use crate::settings::layer::{
-    HttpSettings, answers, bodies, each_http_setting, sharing, times, writes,
-};
+use crate::settings::layer::{HttpSettings, each_http_setting};
 
 macro_rules! begin_with {
-    (; $(
+    ($($heading:literal {$(
         $(#[$doc:meta])*
-        $name:ident: $type:ty as $reader:tt $([$alike:ident])? $(= $default:expr)? $(, check $check:path)?;
-    )+) => {
+        $name:ident: $type:ty as $reader:tt $(= $default:expr $(, $alike:ident)?)? $(, check $check:path)?;
+    )+})+) => {
         impl Rules {
             /// Applies what a file has set.
             pub(super) fn begin_with(&mut self, settings: &HttpSettings) {
                 let rules = self;
-                $(
+                $($(
                     if let Some(value) = settings.$name.clone() {
                         put!(rules, value, $name [$($default)?]);
                     }
-                )+
+                )+)+
             }
         }
     };
@@ -83,8 +80,7 @@ impl Rules {
 
     pub(super) fn ignore_cookies(&mut self, names: Vec<String>) {
         self.config.ignore_cookies |= names.iter().any(|name| name == "*");
-        let named = names.iter().filter_map(|name| CookieName::parse(name));
-        self.config.ignored_cookies.add(&named.collect::<Vec<_>>());
+        self.config.ignored_cookies.add(names.into_iter().filter(|name| name != "*"));
     }
 
     pub(super) fn identity_covers(&mut self, names: Vec<String>) {

@@ -5,7 +5,6 @@ use http::{Method, StatusCode, Uri, response::Parts};
 
 use crate::http::cache_for::CacheFor;
 use crate::http::config::HttpConfig;
-use crate::settings::layer::SetCookie;
 use crate::http::rules::codings::Coding;
 use crate::http::rules::conditions::has_tag;
 pub(crate) use crate::http::rules::decline_reason::{DeclineReason, UnstoredReason};
@@ -17,6 +16,7 @@ use crate::http::rules::steering;
 use crate::http::rules::target::same_origin_target;
 use crate::http::rules::targeted;
 use crate::http::rules::vary::{self, Vary, VaryList};
+use crate::settings::layer::SetCookie;
 
 /// Different fields that a stored response may have, whatever their size. A
 /// map panics when a field is inserted beyond 24,576 of them, and every answer

@@ -10,10 +10,10 @@ use http::header::{HeaderMap, HeaderValue};
 
 use crate::http::cache_for::CacheFor;
 use crate::http::config::HttpConfig;
-use crate::settings::layer::SetCookie;
 use crate::http::rules::request::Credentials;
 use crate::http::rules::storable::*;
 use crate::http::tests::storable::{decide, layer, response, with};
+use crate::settings::layer::SetCookie;
 
 /// Directives that can stand in a targeted field too.
 const TARGETED: [&str; 12] = [

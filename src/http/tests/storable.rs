@@ -9,11 +9,11 @@ use http::{Method, StatusCode, Uri, response::Parts};
 
 use crate::http::cache_for::CacheFor;
 use crate::http::config::HttpConfig;
-use crate::settings::layer::SetCookie;
 use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
 use crate::http::rules::storable::*;
 use crate::http::stored::response::{CachedResponse, may_answer};
+use crate::settings::layer::SetCookie;
 
 pub(in crate::http) fn anonymous() -> RequestFacts {
     RequestFacts { method: RequestMethod::Get, credentials: Credentials::NONE }

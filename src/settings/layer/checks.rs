@@ -5,7 +5,6 @@ use std::time::Duration;
 
 pub(crate) use crate::settings::refused_status as statuses;
 
-
 pub(super) const TWO_LIFETIMES: &str = "a lifetime for all contradicts lifetimes from the origin \
     only; leave one of the two out";
 

@@ -144,7 +144,7 @@ async fn a_private_route_stores_nothing_and_keeps_no_client_waiting() {
 #[tokio::test(start_paused = true)]
 async fn a_public_route_is_shared_among_clients_with_cookies_and_no_other_route_is() {
     let (cache, origin) = (with_ttl(60), echo());
-    let app = site(&origin, cache.http_layer(), |it| it.public().tag("search"));
+    let app = site(&origin, cache.http_layer(), |it| it.public().tags(["search"]));
     let ask = |i: usize| with("/search", &[("cookie", ["a=1", "a=2"][i % 2])]);
     crowd(&app, 20, ask).await;
     assert_eq!(origin.calls(), 1);
