@@ -38,10 +38,10 @@ impl<K, V, E> Clone for LoadOne<K, V, E> {
 }
 
 /// What is done about a failure; set after the loader, which needs it.
-pub(super) struct FailureHook<E>(pub(super) Arc<RwLock<Option<FailureRule<E>>>>);
-pub(super) type FailureRule<E> = Arc<dyn Fn(&E) -> FailureAction + Send + Sync>;
+pub(super) struct ErrorHook<E>(pub(super) Arc<RwLock<Option<ErrorRule<E>>>>);
+pub(super) type ErrorRule<E> = Arc<dyn Fn(&E) -> FailureAction + Send + Sync>;
 
-impl<E: fmt::Debug + fmt::Display + Send + Sync + 'static> FailureHook<E> {
+impl<E: fmt::Debug + fmt::Display + Send + Sync + 'static> ErrorHook<E> {
     pub(super) fn failure(&self, error: E) -> Error {
         // Called without the lock: it is the user's code.
         let rule = self.0.read().clone();
@@ -50,7 +50,7 @@ impl<E: fmt::Debug + fmt::Display + Send + Sync + 'static> FailureHook<E> {
     }
 }
 
-impl<E> Clone for FailureHook<E> {
+impl<E> Clone for ErrorHook<E> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }

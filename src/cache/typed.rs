@@ -17,7 +17,7 @@ use crate::cache::compute::Answer;
 use crate::cache::failure::Failure;
 use crate::cache::get_many::{Batch, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
-use crate::cache::loader::{AbsentHook, FailureHook, LoadOne, Loader, Loading};
+use crate::cache::loader::{AbsentHook, ErrorHook, LoadOne, Loader, Loading};
 use crate::cache::seat::AppKey;
 use crate::cache::state::{CacheState, Lookup};
 use crate::computed::Computed;
@@ -28,7 +28,7 @@ use crate::key::{Key, Tag, ToKey};
 pub(super) struct WeakCache<K, V, E> {
     state: Weak<CacheState<V>>,
     loader: Loader<K, V, E>,
-    hook: FailureHook<E>,
+    hook: ErrorHook<E>,
     absent: AbsentHook<K, E>,
 }
 
@@ -117,7 +117,7 @@ impl<K, V, E> WeakCache<K, V, E> {
 pub struct Cache<K, V, E> {
     handle: Stampede<V>,
     loader: Loader<K, V, E>,
-    hook: FailureHook<E>,
+    hook: ErrorHook<E>,
     absent: AbsentHook<K, E>,
 }
 
@@ -189,7 +189,7 @@ where
             let loading = load(key, stored);
             Box::pin(async move { loading.await.map(Into::into) })
         };
-        let (hook, absent) = (FailureHook(Arc::default()), AbsentHook(Arc::default()));
+        let (hook, absent) = (ErrorHook(Arc::default()), AbsentHook(Arc::default()));
         let load = LoadOne { load: Arc::new(load), sees_stored };
         Self { handle, loader: Loader::One(load), hook, absent }
     }
@@ -280,7 +280,7 @@ where
         P: IntoIterator<Item = (K, R)>,
         R: Into<Computed<V>> + 'static,
     {
-        let hook = FailureHook(Arc::default());
+        let hook = ErrorHook(Arc::default());
         let of_call = hook.clone();
         let load = boxed(load, R::into, move |error| of_call.failure(error));
         let window = handle.0.engine.settings.batch_window();

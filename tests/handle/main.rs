@@ -9,6 +9,7 @@ mod batch_callers;
 mod batch_edges;
 mod batch_storm;
 mod batches;
+mod blocking;
 mod bounds;
 mod call_options;
 mod caller_shapes;
