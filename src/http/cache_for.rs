@@ -1,16 +1,12 @@
 //! What a handler says about its own response.
 
-#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
-use std::cell::Cell;
-#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
-use std::sync::Arc;
-#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 use http::Extensions;
 
 use crate::Tag;
+#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+use crate::http::read_watch::ReadWatch;
 
 /// Lets a handler decide how long its response is kept, and how to find it
 /// again for invalidation.
@@ -102,9 +98,7 @@ impl CacheFor {
     /// Takes what a handler has said out of its response.
     pub(crate) fn take_from(extensions: &mut Extensions) -> Option<Self> {
         #[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
-        if let Some(unread) = extensions.remove::<ReadWatch>() {
-            unread.0.0.store(true, Relaxed);
-        }
+        ReadWatch::end(extensions);
         extensions.remove::<Self>()
     }
 
@@ -126,26 +120,6 @@ impl CacheFor {
 
     pub(crate) fn is_public(&self) -> bool {
         self.public
-    }
-}
-
-/// An extension beside [`CacheFor`] that warns where a response goes before a layer has read that.
-#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
-#[derive(Clone, Default)]
-struct ReadWatch(Arc<ReadFlag>);
-
-#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
-#[derive(Default)]
-struct ReadFlag(AtomicBool);
-
-#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
-impl Drop for ReadFlag {
-    fn drop(&mut self) {
-        thread_local! { static HAS_WARNED: Cell<bool> = const { Cell::new(false) }; }
-        let is_first = || HAS_WARNED.try_with(|it| !it.replace(true)).unwrap_or(false);
-        if !self.0.load(Relaxed) && !std::thread::panicking() && is_first() {
-            crate::observe::warn_of_unread();
-        }
     }
 }
 
@@ -179,7 +153,7 @@ impl axum::response::IntoResponseParts for CacheFor {
     ) -> Result<axum::response::ResponseParts, Self::Error> {
         response.extensions_mut().insert(self);
         #[cfg(all(feature = "tracing", debug_assertions))]
-        response.extensions_mut().insert(ReadWatch::default());
+        ReadWatch::begin(response.extensions_mut());
         Ok(response)
     }
 }

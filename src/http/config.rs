@@ -103,30 +103,20 @@ macro_rules! config {
 each_http_setting!(config);
 
 impl HttpConfig {
-    /// Takes a field out of the credentials.
-    pub(crate) fn exempt(&mut self, name: &HeaderName) {
-        match *name {
-            header::AUTHORIZATION => self.authorization_is_credential = false,
-            header::COOKIE => self.cookie_is_credential = false,
-            _ => {
-                self.credential_headers.exempt(name.as_str());
-            }
-        }
+    /// Takes fields out of the credentials.
+    pub(crate) fn exempt(&mut self, names: &FieldNames) {
+        self.authorization_is_credential &= !names.contains(&header::AUTHORIZATION);
+        self.cookie_is_credential &= !names.contains(&header::COOKIE);
+        self.credential_headers.exempt_all(names);
     }
 
     /// Takes the fields out of the credentials that the application keys:
     /// clients that differ in them never share in any case. What is keyed by
     /// default was not the application's word, and is no credential.
     pub(crate) fn exempt_keyed(&mut self) {
-        let keyed: Vec<_> = self.vary.iter().chain(self.keyed_headers.iter()).cloned().collect();
-        keyed.iter().for_each(|name| self.exempt(name));
-    }
-
-    /// Takes the fields out of the credentials that the identity covers.
-    pub(crate) fn exempt_covered(&mut self) {
-        self.authorization_is_credential &= !self.covered.contains(&header::AUTHORIZATION);
-        self.cookie_is_credential &= !self.covered.contains(&header::COOKIE);
-        self.credential_headers.exempt_all(&self.covered);
+        let keyed = self.vary.iter().chain(self.keyed_headers.iter());
+        let names: Vec<_> = keyed.map(HeaderName::as_str).collect();
+        self.exempt(&FieldNames::of(&names));
     }
 
     /// Returns whether the settings make a field part of the key.

@@ -20,7 +20,6 @@ use crate::http::layer::route_table::Patterns;
 use crate::http::layer::rules::Rules;
 use crate::http::rules::target::path_tag;
 use crate::http::stored::response::StoredResponse;
-use crate::key::Tag;
 use crate::settings::StatusTtl;
 use crate::settings::layer::{SetCookie, checks, each_http_setting};
 
@@ -187,7 +186,7 @@ impl HttpStampede {
     ///
     /// Cancel safe: once polled, it is done, here and in the remote.
     pub async fn invalidate_path(&self, path: &str) -> Invalidation {
-        self.invalidate_tag_of(path_tag(None, path)).await
+        self.0.invalidate_tags(Box::new([path_tag(None, path)])).await
     }
 
     /// Like [`invalidate_path`](Self::invalidate_path), in layers of `scope`.
@@ -196,7 +195,7 @@ impl HttpStampede {
     ///
     /// Cancel safe: once polled, it is done, here and in the remote.
     pub async fn invalidate_path_in(&self, scope: &str, path: &str) -> Invalidation {
-        self.invalidate_tag_of(path_tag(Some(scope), path)).await
+        self.0.invalidate_tags(Box::new([path_tag(Some(scope), path)])).await
     }
 
     /// Makes every response of `path` stale now, whatever its query, host and variant, in
@@ -228,10 +227,6 @@ impl HttpStampede {
     /// Cancel safe: once polled, it is done, here and in the remote.
     pub async fn mark_path_stale_in(&self, scope: &str, path: &str) -> Invalidation {
         self.0.mark_tags_stale(&[path_tag(Some(scope), path)]).await
-    }
-
-    async fn invalidate_tag_of(&self, tag: Tag) -> Invalidation {
-        self.0.invalidate_tags(Box::new([tag])).await
     }
 }
 

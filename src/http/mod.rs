@@ -38,7 +38,8 @@
 //!
 //! # Reading order
 //!
-//! - `layer`, `config`, `cache_for`: the settings, and what a handler says in a response.
+//! - `layer`, `config`, `cache_for`: the settings, and what a handler says in a response;
+//!   `read_watch` notices where nothing reads that.
 //! - `router_service`: the layer in front of an axum router.
 //! - `rules/`: pure functions of the RFCs.
 //! - `flow/`: the five steps.
@@ -53,6 +54,8 @@ pub(crate) mod config;
 pub(crate) mod flow;
 pub(crate) mod layer;
 mod outcome;
+#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+mod read_watch;
 #[cfg(feature = "axum")]
 pub(crate) mod router_service;
 pub(crate) mod rules;

@@ -19,7 +19,7 @@ fn page() -> Origin {
     })
 }
 
-/// The team of a request is its identity. Who writes the field is checked further out.
+/// The team of a request is its identity. A layer further out checks the field.
 fn by_team(cache: &HttpStampede) -> HttpLayer {
     cache
         .http_layer()
@@ -70,7 +70,7 @@ async fn a_field_that_is_not_covered_stays_a_credential() {
     }
 }
 
-/// A key that a rule adds says nothing about who asks.
+/// A key that a rule adds does not say which client has sent the request.
 #[tokio::test(start_paused = true)]
 async fn a_route_without_an_identity_shares_nothing_by_what_the_layer_covers() {
     let origin = page();

@@ -77,13 +77,8 @@ impl HttpLayer {
     /// Returns the rules that a route has by its changes.
     fn rules_of_route(&self, change: &dyn Fn(Self) -> Self) -> Result<Rules, String> {
         let Self { cache, rules, .. } = self;
-        let route = Self {
-            cache: cache.clone(),
-            rules: rules.clone(),
-            routes: Routes::default(),
-            made: Arc::default(),
-        };
-        let route = change(route);
+        let bare = Self { routes: Routes::default(), made: Arc::default(), ..self.clone() };
+        let route = change(bare);
         let is_of_layer = route.rules.config.scheme == rules.config.scheme
             && route.rules.config.scope == rules.config.scope;
         // Settings add to these: a layer that lacks one shares what this one keeps apart.

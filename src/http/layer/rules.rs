@@ -88,7 +88,8 @@ impl Rules {
     pub(in crate::http) fn finish(mut self) -> Self {
         self.config.exempt_keyed();
         if self.has_identity {
-            self.config.exempt_covered();
+            let covered = self.config.covered.clone();
+            self.config.exempt(&covered);
         }
         self.hit_status = self.config.cache_status.as_deref().map(HitStatus::new);
         self.key_start = key_start(self.config.scope.as_deref(), &self.config.scheme);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use http::header::{self, HeaderName};
+use http::header::HeaderName;
 
 use crate::flight::door::ForwardBound;
 use crate::http::layer::put;
@@ -33,14 +33,14 @@ macro_rules! begin_with {
 each_http_setting!(begin_with);
 
 /// Reads field names that were checked.
-fn fields(names: &[String]) -> Vec<HeaderName> {
-    let read = |name: &String| HeaderName::try_from(name).expect("the names were checked");
-    names.iter().map(read).collect()
+fn fields(names: Vec<String>) -> Vec<HeaderName> {
+    let read = |name| HeaderName::try_from(name).expect("the names were checked");
+    names.into_iter().map(read).collect()
 }
 
-fn add(set: &mut FieldNames, names: &[String]) {
+fn add(set: &mut FieldNames, names: Vec<String>) {
     for name in names {
-        set.add(name);
+        set.add(&name);
     }
 }
 
@@ -50,8 +50,9 @@ impl Rules {
         self.config.scope = Some(scope);
     }
 
-    pub(super) fn scheme(&mut self, scheme: String) {
-        self.config.scheme = scheme.to_ascii_lowercase();
+    pub(super) fn scheme(&mut self, mut scheme: String) {
+        scheme.make_ascii_lowercase();
+        self.config.scheme = scheme;
     }
 
     pub(super) fn query(&mut self, names: Vec<String>) {
@@ -59,7 +60,7 @@ impl Rules {
     }
 
     pub(super) fn vary(&mut self, names: Vec<String>) {
-        self.config.vary.extend(fields(&names));
+        self.config.vary.extend(fields(names));
     }
 
     pub(super) fn replace_keyed_headers(&mut self, names: Vec<String>) {
@@ -68,14 +69,14 @@ impl Rules {
     }
 
     pub(super) fn not_keyed(&mut self, names: Vec<String>) {
-        for name in fields(&names) {
+        for name in fields(names) {
             self.config.keyed_headers.exempt(name.as_str());
             self.config.unkeyed_headers.push(name);
         }
     }
 
     pub(super) fn keyed_headers(&mut self, names: Vec<String>) {
-        add(&mut self.config.keyed_headers, &names);
+        add(&mut self.config.keyed_headers, names);
     }
 
     pub(super) fn ignore_cookies(&mut self, names: Vec<String>) {
@@ -84,7 +85,7 @@ impl Rules {
     }
 
     pub(super) fn identity_covers(&mut self, names: Vec<String>) {
-        add(&mut self.config.covered, &names);
+        add(&mut self.config.covered, names);
     }
 
     pub(super) fn replace_credential_headers(&mut self, names: Vec<String>) {
@@ -94,22 +95,22 @@ impl Rules {
     }
 
     pub(super) fn not_a_credential(&mut self, names: Vec<String>) {
-        for name in &names {
-            match HeaderName::try_from(name) {
-                Ok(header::COOKIE) => self.config.cookie_is_credential = false,
-                _ => drop(self.config.credential_headers.exempt(name)),
+        for name in names {
+            if name.eq_ignore_ascii_case("cookie") {
+                self.config.cookie_is_credential = false;
             }
+            self.config.credential_headers.exempt(&name);
         }
     }
 
     pub(super) fn credential_headers(&mut self, names: Vec<String>) {
-        add(&mut self.config.credential_headers, &names);
         self.config.cookie_is_credential |=
             names.iter().any(|name| name.eq_ignore_ascii_case("cookie"));
+        add(&mut self.config.credential_headers, names);
     }
 
     pub(super) fn refresh_headers(&mut self, names: Vec<String>) {
-        self.config.refresh_headers.get_or_insert_default().extend(fields(&names));
+        self.config.refresh_headers.get_or_insert_default().extend(fields(names));
     }
 
     pub(super) fn max_forwarded(&mut self, max: usize) {
@@ -131,11 +132,11 @@ impl Rules {
     }
 
     pub(super) fn targeted_fields(&mut self, names: Vec<String>) {
-        self.config.targeted = fields(&names);
+        self.config.targeted = fields(names);
     }
 
     pub(super) fn lifetime_from(&mut self, names: Vec<String>) {
-        self.config.lifetime_fields = fields(&names);
+        self.config.lifetime_fields = fields(names);
     }
 
     pub(super) fn tags(&mut self, tags: Vec<String>) {
@@ -143,7 +144,7 @@ impl Rules {
     }
 
     pub(super) fn tags_from(&mut self, names: Vec<String>) {
-        self.config.tag_fields = fields(&names);
+        self.config.tag_fields = fields(names);
     }
 
     pub(super) fn cache_status(&mut self, name: String) {

@@ -370,7 +370,7 @@ async fn cookies_select_nothing_at_a_route_that_ignores_them() {
         with_ttl(60),
         Origin::new(|_| Answer::ok("public, max-age=60", "page").header("vary", "cookie")),
     );
-    let app = site(&origin, cache.http_layer(), HttpLayer::ignore_cookies);
+    let app = site(&origin, cache.http_layer(), |it| it.ignore_cookies(["*"]));
     for user in ["user=alice", "user=bob"] {
         send(&app, with("/search", &[("cookie", user)])).await;
     }
