@@ -45,6 +45,7 @@ fn add(set: &mut FieldNames, names: Vec<String>) {
 }
 
 /// Each has the name of its setting, and a value that was checked.
+#[allow(clippy::needless_pass_by_value, reason = "a row hands its value over")]
 impl Rules {
     pub(super) fn scope(&mut self, scope: String) {
         self.config.scope = Some(scope);
