@@ -94,8 +94,8 @@ lines! {
     ComputationPanicked: Warn "a computation panicked"
         [key_hash key took callers_got held_for left_out left_out_others];
     /// At the 1st, 2nd, 4th, 8th failure and so on. Limited.
-    FailureHidden: Warn "computations fail, and no caller learns of it: callers are served stale \
-        values as long as stale_for and stale_if_error permit, then errors"
+    FailureHidden: Warn "failures reach no caller: callers are served stale values as long as \
+        stale_for and stale_if_error permit, and get errors after that"
         [key_hash key failures oldest_stale cause remedy left_out left_out_others];
     RemoteAway: Warn "the remote is away: this process goes on with what it has and computes \
         for itself" [server op error];

@@ -178,9 +178,8 @@ impl Observer {
         let window = entry.window();
         // A result without a lifetime is no old value for those that have waited for it.
         let is_stored = matches!(outcome, CacheOutcome::Stale | CacheOutcome::StaleIfError);
-        if now >= window.fresh_until && (is_stored || !window.is_never_fresh()) {
-            self.oldest_stale.note(now.since(window.started));
-        }
+        let age = window.stale_age(now).filter(|_| is_stored || !window.is_never_fresh());
+        age.inspect(|age| self.oldest_stale.note(*age));
     }
 
     /// Forgets the stale values that were served before the last call.

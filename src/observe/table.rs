@@ -286,8 +286,9 @@ macro_rules! occurrences {
 occurrences! {
     /// The computation of a flight ended.
     Computed { key: &'a Key, took: Duration, end: ComputationEnd, failure: Option<FailureEffect> },
-    /// A stale value hides a failure: of a computation, or of a wait.
-    FailureHidden { key: &'a Key, error: &'a Error },
+    /// A stale value of this age, or one that is not stale yet, hides a failure: of a computation,
+    /// or of a wait.
+    FailureHidden { key: &'a Key, error: &'a Error, stale: Option<Duration> },
     /// The leader was neither polled nor dropped for longer than its time-out: it was given up.
     Deposed { key: &'a Key },
     /// A caller computed for itself, outside any flight. `reason` is a word of
@@ -409,7 +410,8 @@ impl Observer {
                     }
                 }
             }
-            Occurrence::FailureHidden { key, error } => {
+            Occurrence::FailureHidden { key, error, stale } => {
+                stale.inspect(|age| self.oldest_stale.note(*age));
                 let failures = self.hidden_failures.fetch_add(1, Ordering::Relaxed) + 1;
                 if failures.is_power_of_two() {
                     let (cause, remedy) = lines::explain(error);
@@ -623,7 +625,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag, error: &'a Error) -> Vec<O
     samples.extend([
         Occurrence::ComputedAlone { key, reason: "off", took, timed_out: true },
         Occurrence::Deposed { key },
-        Occurrence::FailureHidden { key, error },
+        Occurrence::FailureHidden { key, error, stale: Some(SECOND) },
         Occurrence::BatchCalled { keys: 7, took },
         Occurrence::FillRefused { key },
         Occurrence::BodyRefused { key },

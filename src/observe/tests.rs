@@ -166,7 +166,6 @@ mod table {
         for n in 0..samples(&key, &tag, &error).len() {
             // One that has warned of nothing yet.
             let observer = Observer::new(&label);
-            observer.oldest_stale.note(SECOND);
             observer.happened(samples(&key, &tag, &error)[n]);
             // Some lines are left out, and the next line says so.
             observer.note_success();

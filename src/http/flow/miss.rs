@@ -309,9 +309,12 @@ where
 impl HttpCaller {
     /// Returns what is served in place of a failure outside of any flight, and reports it.
     fn hides(&self, failure: &Error) -> Option<StoredEntry> {
-        let (observer, key) = (&self.request.cache.observer, &self.request.primary);
-        let hide = |_: &_| observer.happened(Occurrence::FailureHidden { key, error: failure });
-        self.stands_in_for(failure).inspect(hide)
+        let ClientRequest { cache, primary: key, .. } = &*self.request;
+        self.stands_in_for(failure).inspect(|entry| {
+            let stale = entry.window().stale_age(cache.now());
+            let observer = &cache.observer;
+            observer.happened(Occurrence::FailureHidden { key, error: failure, stale });
+        })
     }
 
     /// Answers a request that the cache refuses to forward.
