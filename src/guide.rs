@@ -53,7 +53,6 @@ page!(rfc9111, "rfc9111.md");
     feature = "http",
     feature = "metrics",
     feature = "redis",
-    feature = "test-util",
-    feature = "tracing"
+    feature = "test-util"
 ))]
 mod tests;

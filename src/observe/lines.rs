@@ -10,7 +10,6 @@ use crate::key::Key;
 
 /// How loud a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(not(feature = "tracing"), allow(dead_code, reason = "only tracing writes lines"))]
 pub(crate) enum LineLevel {
     /// What happens in normal operation.
     Debug,
@@ -25,7 +24,7 @@ macro_rules! lines {
         /// A line of the log.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[cfg_attr(
-            not(all(feature = "http", feature = "redis", feature = "tracing")),
+            not(all(feature = "http", feature = "redis")),
             allow(dead_code, reason = "some things happen to HTTP or to a remote alone")
         )]
         pub(crate) enum LogMessage {
@@ -33,7 +32,7 @@ macro_rules! lines {
         }
 
         #[cfg_attr(
-            not(all(test, feature = "tracing")),
+            not(test),
             allow(dead_code, reason = "for the tests that hold the page against it")
         )]
         impl LogMessage {
@@ -162,7 +161,6 @@ pub(super) fn explain(error: &Error) -> (String, &'static str) {
 
 /// A line of the log, and the fields it can have.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "tracing"), expect(dead_code, reason = "only tracing writes lines"))]
 pub(super) struct Line<'a> {
     pub(super) message: LogMessage,
     pub(super) key: Option<&'a Key>,

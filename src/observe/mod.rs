@@ -10,7 +10,7 @@
 //!
 //! Up to four things, which the one row of the occurrence in [`table`] names: a counter of
 //! [`Stats`], an [`Event`] for the receivers of `Stampede::events`, a metric (feature
-//! `metrics`) and a log line (feature `tracing`).
+//! `metrics`) and a log line.
 //!
 //! Two things do not pass the table. A request that was answered is counted by
 //! [`Observer::answered`] alone: one counter of this crate and one handle of the recorder,
@@ -40,8 +40,8 @@
 //! - `counter`: how threads count without contention.
 //! - `limit`: how many lines about keys get into the log.
 //! - `rounded`: durations as a person reads them.
-//! - `metrics`, `spans`, `log`: the two facades; `metrics_off`, `spans_off` and `log_off`
-//!   replace them where the feature is off.
+//! - `metrics`, `spans`, `log`: the two facades. `metrics_off` replaces `metrics` where the feature
+//!   is off: a counter without a recorder would still cost each hit a look and a branch.
 
 mod counter;
 #[cfg_attr(
@@ -53,13 +53,8 @@ mod counter;
     allow(unreachable_pub, reason = "only the room `remote` exports a word of it")
 )]
 pub(crate) mod labels;
-#[cfg(feature = "tracing")]
 mod limit;
 pub(crate) mod lines;
-#[cfg(feature = "tracing")]
-mod log;
-#[cfg(not(feature = "tracing"))]
-#[path = "log_off.rs"]
 mod log;
 mod meters;
 #[cfg(feature = "metrics")]
@@ -67,12 +62,7 @@ mod metrics;
 #[cfg(not(feature = "metrics"))]
 #[path = "metrics_off.rs"]
 mod metrics;
-#[cfg(feature = "tracing")]
 mod rounded;
-#[cfg(feature = "tracing")]
-mod spans;
-#[cfg(not(feature = "tracing"))]
-#[path = "spans_off.rs"]
 mod spans;
 mod stats;
 pub(crate) mod table;
@@ -89,9 +79,7 @@ pub use stats::Stats;
 pub use table::Event;
 
 #[cfg(feature = "redis")]
-pub(crate) use log::warn_of_connection;
-#[cfg(all(feature = "redis", feature = "tracing"))]
-pub(crate) use log::{warn_of_policy, warn_of_silence};
+pub(crate) use log::{warn_of_connection, warn_of_policy, warn_of_silence};
 
 #[cfg_attr(
     not(feature = "remote"),

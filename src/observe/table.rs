@@ -611,7 +611,7 @@ impl Observer {
 
 /// At least one sample of each occurrence, and one for each way in which a line or a metric
 /// follows from it. A test fails if an occurrence has none.
-#[cfg(all(test, feature = "metrics", feature = "tracing"))]
+#[cfg(all(test, feature = "metrics"))]
 pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag, error: &'a Error) -> Vec<Occurrence<'a>> {
     const SECOND: Duration = Duration::from_secs(1);
     let (took, waited, lease) = (SECOND, SECOND, SECOND);

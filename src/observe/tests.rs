@@ -35,7 +35,7 @@ fn from_failed_on_every_end_is_a_failure() {
 
 /// Everything that can happen, at least once, and each way in which a line or a metric
 /// follows from it.
-#[cfg(all(feature = "metrics", feature = "tracing"))]
+#[cfg(feature = "metrics")]
 mod table {
     use std::collections::{BTreeMap, BTreeSet};
     use std::fmt::Debug;
