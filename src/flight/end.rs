@@ -252,7 +252,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             is_refused,
             computation,
             hidden: failure.filter(is_hidden),
-            stale: self.fallback.and_then(|window| window.stale_age(now)),
+            stale: self.fallback.as_ref().and_then(|window| window.stale_age(now)),
         });
         // What has left the maps holds values of the user. What is told to the user comes last, after
         // the waiters have had their turn.

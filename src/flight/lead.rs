@@ -154,7 +154,7 @@ impl<V: Send + Sync + 'static> Lead<V> {
 
     /// Says what its callers have to go on with.
     pub(crate) fn set_fallback(&mut self, fallback: Option<Window>) {
-        self.0.fallback = fallback;
+        self.0.fallback = fallback.map(Box::new);
     }
 
     /// Sets what follows the second panic in a row. Defaults to a hold.

@@ -63,8 +63,9 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     deadline: Option<Instant>,
     /// What follows the second panic in a row.
     pub(super) panic_rule: FailureRule,
-    /// The window of what its callers have to go on with, as far as it knows.
-    pub(super) fallback: Option<Window>,
+    /// The window of what its callers have to go on with, as far as it knows. In a box: a leader is
+    /// moved, and most have none.
+    pub(super) fallback: Option<Box<Window>>,
     /// The key is held, and the caller has no fallback: the leader only looks for a value
     /// in the remote.
     held: Option<HeldKey>,

@@ -70,8 +70,7 @@ pub(crate) mod table;
 mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::broadcast;
 
@@ -97,7 +96,6 @@ pub(crate) use table::{Observe, Occurrence};
 
 use crate::clock::Tick;
 use crate::entry::Entry;
-use crate::key::Key;
 use crate::observe::counter::Counters;
 use crate::observe::log::Log;
 use crate::observe::meters::Meters;
@@ -123,13 +121,11 @@ pub(crate) struct Observer {
     events: broadcast::Sender<Event>,
     meters: Meters,
     log: Log,
-    oldest_stale: OldestStale,
+    pub(crate) oldest_stale: OldestStale,
     /// Failures in a row that a stale value has hidden.
     hidden_failures: AtomicU64,
-    has_warned_of_credentials: AtomicBool,
-    has_warned_of_types: AtomicBool,
-    has_warned_of_values: AtomicBool,
-    has_warned_of_task_locals: AtomicBool,
+    /// A bit for each line that comes once, and has been written.
+    written_once: AtomicU64,
 }
 
 impl Observer {
@@ -143,10 +139,7 @@ impl Observer {
             log: Log::new(*log_keys),
             oldest_stale: OldestStale::default(),
             hidden_failures: AtomicU64::new(0),
-            has_warned_of_credentials: AtomicBool::new(false),
-            has_warned_of_types: AtomicBool::new(false),
-            has_warned_of_values: AtomicBool::new(false),
-            has_warned_of_task_locals: AtomicBool::new(false),
+            written_once: AtomicU64::new(0),
         }
     }
 
@@ -168,28 +161,6 @@ impl Observer {
         let is_stored = matches!(outcome, CacheOutcome::Stale | CacheOutcome::StaleIfError);
         let age = window.stale_age(now).filter(|_| is_stored || !window.is_never_fresh());
         age.inspect(|age| self.oldest_stale.note(*age));
-    }
-
-    /// Forgets the stale values that were served before the last call.
-    pub(crate) fn forget_served(&self) {
-        self.oldest_stale.turn();
-    }
-
-    /// Counts a request that the cache could have answered, and did not
-    /// because it only observes.
-    pub(crate) fn would_have_answered(&self) {
-        self.happened(Occurrence::WouldHaveAnswered);
-    }
-
-    /// Counts a computation that belongs to no flight.
-    pub(crate) fn computed_alone(
-        &self,
-        key: &Key,
-        took: Duration,
-        reason: &'static str,
-        timed_out: bool,
-    ) {
-        self.happened(Occurrence::ComputedAlone { key, reason, took, timed_out });
     }
 
     /// Sets the gauges; that of the remote where there is one.

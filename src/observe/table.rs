@@ -374,6 +374,12 @@ impl Observer {
         let meters = &self.meters;
         let write = |line: Line<'_>| self.log.write(&self.cache, &line);
         let write_limited = |line: Line<'_>| self.log.write_limited(&self.cache, &line);
+        let write_once = |line: Line<'_>| {
+            let bit = 1 << line.message as u64;
+            if self.written_once.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+                write(line);
+            }
+        };
         // In this order: computations, callers, invalidations, other processes, the remote, and what
         // is said once.
         match what {
@@ -566,16 +572,16 @@ impl Observer {
                 write(Line { how: Some(how), ..Line::of(LogMessage::Damaged) });
             }
             Occurrence::TypeDiffers { type_name } => {
-                if self.has_warned_of_types.swap(true, Ordering::Relaxed) {
-                    return;
-                }
-                write(Line { type_name: Some(type_name), ..Line::of(LogMessage::TypeDiffers) });
+                write_once(Line {
+                    type_name: Some(type_name),
+                    ..Line::of(LogMessage::TypeDiffers)
+                });
             }
             Occurrence::ValuesAltered { type_name } => {
-                if self.has_warned_of_values.swap(true, Ordering::Relaxed) {
-                    return;
-                }
-                write(Line { type_name: Some(type_name), ..Line::of(LogMessage::ValuesAltered) });
+                write_once(Line {
+                    type_name: Some(type_name),
+                    ..Line::of(LogMessage::ValuesAltered)
+                });
             }
             Occurrence::Unshareable { key } => {
                 self.emit(|| Event::Unshareable { key: key.clone() });
@@ -589,18 +595,11 @@ impl Observer {
                 write(Line { type_name: Some(type_name), ..Line::of(LogMessage::BodyTypeUnknown) });
             }
             Occurrence::CredentialRefused { field } => {
-                if self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {
-                    return;
-                }
-                write(Line { field: Some(field), ..Line::of(LogMessage::CredentialRefused) });
+                write_once(Line { field: Some(field), ..Line::of(LogMessage::CredentialRefused) });
             }
             Occurrence::NoWriteSeen => write(Line::of(LogMessage::NoWriteSeen)),
             Occurrence::LayerNested => write(Line::of(LogMessage::LayerNested)),
-            Occurrence::TaskLocalMissing => {
-                if !self.has_warned_of_task_locals.swap(true, Ordering::Relaxed) {
-                    write(Line::of(LogMessage::TaskLocalMissing));
-                }
-            }
+            Occurrence::TaskLocalMissing => write_once(Line::of(LogMessage::TaskLocalMissing)),
         }
     }
 

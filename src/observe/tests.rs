@@ -46,11 +46,11 @@ mod table {
     use tracing::field::{Field, Visit};
     use tracing::span::{Attributes, Id, Record};
     use tracing::subscriber::NoSubscriber;
-    use tracing::{Dispatch, Level, Metadata, Subscriber};
+    use tracing::{Dispatch, Metadata, Subscriber};
 
     use crate::error::{Error, ErrorKind};
     use crate::key::{Key, Tag};
-    use crate::observe::lines::{LineLevel, LogMessage};
+    use crate::observe::lines::LogMessage;
     use crate::observe::table::{Metric, MetricKind, OCCURRENCES, samples};
     use crate::observe::{CacheLabel, Observe, Observer, Occurrence, Stats};
     use crate::outcome::CacheOutcome;
@@ -216,12 +216,7 @@ mod table {
             let (level, fields) = seen.remove(message.text()).unwrap_or_else(|| {
                 panic!("no line says {:?}", message.text());
             });
-            let expected = match message.level() {
-                LineLevel::Debug => Level::DEBUG,
-                LineLevel::Info => Level::INFO,
-                LineLevel::Warn => Level::WARN,
-            };
-            assert_eq!(level, expected.to_string(), "{message:?}");
+            assert_eq!(level, message.level().to_string(), "{message:?}");
             let mut declared: Fields = message.fields().iter().copied().collect();
             if !of_server.contains(message) {
                 declared.insert("cache");

@@ -171,7 +171,7 @@ async fn a_wait_that_ends_at_a_stale_value_is_told_of() {
     all_have_run().await;
     assert_eq!(ask(&cache, &origin).await, 100);
     assert_eq!(told(&log), [1], "{}", log.text());
-    assert_says(&log.text(), &["cause=\"waited too long", "remedy=\"computations take longer"]);
+    assert_says(&log.text(), &["cause=\"waited too long", "remedy=\"computations take too long"]);
     assert_eq!(leader.await.unwrap(), 100);
     assert_eq!(told(&log), [1, 2], "{}", log.text());
 }
