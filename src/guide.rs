@@ -48,12 +48,5 @@ page!(benchmarks, "benchmarks.md");
 page!(peers, "peers.md");
 page!(rfc9111, "rfc9111.md");
 
-#[cfg(all(
-    test,
-    feature = "http",
-    feature = "metrics",
-    feature = "redis",
-    feature = "test-util",
-    feature = "tracing"
-))]
+#[cfg(all(test, feature = "http", feature = "metrics", feature = "redis", feature = "test-util"))]
 mod tests;

@@ -100,7 +100,7 @@
 //! | `axum` | yes | keys by axum's `OriginalUri`; `CacheFor` as a part of a response | layers inside `Router::nest` see paths without the prefix: give each a `scope` |
 //! | `admin` | no | the module `admin`: a router for operators | [`Stampede`] has all but the list of keys |
 //! | `metrics` | no | counters, gauges and histograms through the `metrics` facade | [`Stampede::stats`] still counts |
-//! | `tracing` | no | a span per computation, and log lines ([`guide::observability`]); target `tower_stampede` | computations do not run in their caller's span |
+//! | `tracing` | no | nothing: spans and log lines ([`guide::observability`]) need no feature | the same |
 //! | `moka` | no | moka as the store of a cache: `Eviction::Lru`, `TinyLfu` | the crate's own store: `ByPrice`, `S3Fifo` |
 //! | `remote` | no | `Remotable`, `remote::PlainStore`, `Builder::remote` | values stay in their process |
 //! | `codec-json` | no | `remote::Codec::json` | values leave the process as postcard, or in a form of your own |

@@ -134,7 +134,7 @@ macro_rules! each_setting {
             /// For other types call [`weigh`](Self::weigh) or
             /// [`weigher`](Self::weigher), or set `max_entries`. Without any of
             /// these, the cache holds at most 10,000 entries, and says so in the
-            /// log, once, at WARN (feature `tracing`).
+            /// log, once, at WARN.
             ///
             /// The bound holds after each write, but for values that callers still read; with one of
             /// moka's policies, see [`eviction`](Self::eviction), up to a thirty-second part of the

@@ -168,8 +168,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     /// Sets whether log lines and spans carry the key itself (`key`), beside its hash
-    /// (`key_hash`): escaped to printable ASCII, and cut after 200 bytes. Has an effect
-    /// with the feature `tracing`.
+    /// (`key_hash`): escaped to printable ASCII, and cut after 200 bytes.
     ///
     /// This is a decision about privacy. A key often holds what identifies a person: a
     /// user's number, an address, over HTTP the path and the query of the request. With

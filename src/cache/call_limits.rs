@@ -90,8 +90,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         }
         let error = self.engine.waited_too_long(&key);
         let served = stale_now();
-        if served.is_some() {
-            self.observer.happened(Occurrence::FailureHidden { key: &key, error: &error });
+        if let Some(Answer::Entry(entry, _)) = &served {
+            let stale = entry.window().stale_age(self.now());
+            let hidden = Occurrence::FailureHidden { key: &key, error: &error, stale };
+            self.observer.happened(hidden);
         }
         self.count(served.ok_or_else(|| Failed::of(error, CacheOutcome::Refused)))
     }

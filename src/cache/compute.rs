@@ -23,7 +23,7 @@ use crate::flight::waiter::{AloneReason, Caller};
 use crate::freshness::Freshness;
 use crate::key::Key;
 use crate::mode::Mode;
-use crate::observe::{Observe, Observer};
+use crate::observe::{Observe, Observer, Occurrence};
 use crate::outcome::CacheOutcome;
 
 /// An answer: a stored entry, or the result of the caller's own computation.
@@ -512,7 +512,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             }
         };
         let took = self.engine.clock.now().since(from);
-        self.observer.computed_alone(key, took, reason.as_str(), result.is_err());
+        let (reason, timed_out) = (reason.as_str(), result.is_err());
+        self.observer.happened(Occurrence::ComputedAlone { key, reason, took, timed_out });
         result?.map(|(_, own)| own).map_err(Error::of_computation)
     }
 

@@ -120,19 +120,16 @@ impl<V> Deref for Served<V> {
 
 impl<V> CacheState<V> {
     pub(super) fn serve(&self, entry: Arc<Entry<V>>, outcome: CacheOutcome) -> Served<V> {
-        let clock = self.engine.clock.clone();
-        Served { value: ServedValue::Stored(entry), outcome, clock }
+        self.serve_answer(Answer::Entry(entry, outcome), Tick::default())
     }
 
     /// Makes what a call gets that began at `asked`.
     pub(super) fn serve_answer(&self, answer: Answer<V, V>, asked: Tick) -> Served<V> {
-        match answer {
-            Answer::Entry(entry, outcome) => self.serve(entry, outcome),
-            Answer::Own(value, outcome) => {
-                let clock = self.engine.clock.clone();
-                Served { value: ServedValue::Own(value, asked), outcome, clock }
-            }
-        }
+        let (value, outcome) = match answer {
+            Answer::Entry(entry, outcome) => (ServedValue::Stored(entry), outcome),
+            Answer::Own(value, outcome) => (ServedValue::Own(value, asked), outcome),
+        };
+        Served { value, outcome, clock: self.engine.clock.clone() }
     }
 }
 

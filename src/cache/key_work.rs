@@ -193,11 +193,6 @@ impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
     fn skips_local_copy(&self) -> bool {
         self.context.as_ref().is_some_and(|call| call.options.skips_local_copy)
     }
-
-    fn rule(&self, hold: HoldRule) -> FailureRule {
-        let stale_until = self.fallback().map(|entry| entry.window().useful_until());
-        FailureRule { hold, stale_until, each_computes: false }
-    }
 }
 
 impl<V: Clone + Send + Sync + 'static> Caller<V> for KeyQuestion<V> {
@@ -375,8 +370,10 @@ pub(super) struct BegunCall<V: Clone + Send + Sync + 'static> {
 
 impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
     pub(super) fn begin(self, lead: &mut Lead<V>) -> BegunCall<V> {
-        let shared = self.rule(HoldRule::Never);
-        lead.set_fallback(shared.stale_until.is_some());
+        let fallback = self.fallback().map(|entry| entry.window());
+        lead.set_fallback(fallback);
+        let stale_until = fallback.map(|window| window.useful_until());
+        let shared = FailureRule { hold: HoldRule::Never, stale_until, each_computes: false };
         let Self { state, key, purpose, in_hand, passed_over, context, .. } = self;
         // What stands there now, and not when the caller asked: another computation may
         // have stored a value with other tags since.

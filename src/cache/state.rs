@@ -176,7 +176,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     #[inline(never)]
     fn look_unprotected(&self, key: &[u8]) -> Lookup<V> {
         if self.engine.mode() == Mode::Observe && !matches!(self.peek(key), Lookup::Miss(_)) {
-            self.observer.would_have_answered();
+            self.observer.happened(Occurrence::WouldHaveAnswered);
         }
         Lookup::Miss(None)
     }
@@ -458,7 +458,7 @@ async fn tidy<V: Clone + Send + Sync + 'static>(mut tidying: Tidying<V>) {
         // There may be room again: every record from the mark on notifies.
         if swept.elapsed() >= SWEEP_EVERY || state.engine.log.wants_room() {
             state.sweep().await;
-            state.observer.forget_served();
+            state.observer.oldest_stale.turn();
             swept = Instant::now();
         } else if woken.is_ok() {
             continue;

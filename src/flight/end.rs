@@ -133,6 +133,8 @@ struct Report {
     computation: Option<(ComputationEnd, Option<FailureEffect>)>,
     /// The failure, if the callers are served a stale value in its place.
     hidden: Option<Error>,
+    /// How old that value is, if it is known and stale already.
+    stale: Option<Duration>,
 }
 
 impl<V> Leavings<V> {
@@ -166,7 +168,7 @@ impl Report {
             observer.happened(Occurrence::Computed { key, took: *took, end, failure });
         }
         if let Some(error) = &self.hidden {
-            observer.happened(Occurrence::FailureHidden { key, error });
+            observer.happened(Occurrence::FailureHidden { key, error, stale: self.stale });
         }
     }
 }
@@ -250,6 +252,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             is_refused,
             computation,
             hidden: failure.filter(is_hidden),
+            stale: self.fallback.as_ref().and_then(|window| window.stale_age(now)),
         });
         // What has left the maps holds values of the user. What is told to the user comes last, after
         // the waiters have had their turn.
@@ -431,7 +434,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// The callers of a refresh, and those of whom the leader knows that they have a value in
     /// hand, get that.
     fn failure_effect(&self, otherwise: CallersGot, held_for: Option<Duration>) -> FailureEffect {
-        let has_value = self.is_refresh() || self.has_fallback;
+        let has_value = self.is_refresh() || self.fallback.is_some();
         let callers_got = if has_value { CallersGot::StaleValue } else { otherwise };
         FailureEffect { callers_got, held_for }
     }

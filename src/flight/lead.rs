@@ -28,6 +28,7 @@ use crate::flight::places::NoPlace;
 use crate::flight::ports::Destination;
 use crate::flight::tasks::OnTask;
 use crate::flight::vacancy::Successor;
+use crate::freshness::Window;
 use crate::garbage::Garbage;
 use crate::key::Key;
 use crate::lease::grant::Version;
@@ -151,9 +152,9 @@ impl<V: Send + Sync + 'static> Lead<V> {
 
     // --- While it computes ------------------------------------------------
 
-    /// Says whether its callers have something stale to go on with.
-    pub(crate) fn set_fallback(&mut self, has_fallback: bool) {
-        self.0.has_fallback = has_fallback;
+    /// Says what its callers have to go on with.
+    pub(crate) fn set_fallback(&mut self, fallback: Option<Window>) {
+        self.0.fallback = fallback.map(Box::new);
     }
 
     /// Sets what follows the second panic in a row. Defaults to a hold.

@@ -35,6 +35,7 @@ use crate::flight::ports::{Destination, Store, StoreChange};
 use crate::flight::request::{FlightRequest, LedFor};
 use crate::flight::tasks;
 use crate::flight::wait_slot::WaitSlot;
+use crate::freshness::Window;
 use crate::garbage::Garbage;
 use crate::key::Key;
 use crate::lease::grant::FillOutcome;
@@ -62,8 +63,9 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     deadline: Option<Instant>,
     /// What follows the second panic in a row.
     pub(super) panic_rule: FailureRule,
-    /// Whether its callers have something stale to go on with, as far as it knows.
-    pub(super) has_fallback: bool,
+    /// The window of what its callers have to go on with, as far as it knows. In a box: a leader is
+    /// moved, and most have none.
+    pub(super) fallback: Option<Box<Window>>,
     /// The key is held, and the caller has no fallback: the leader only looks for a value
     /// in the remote.
     held: Option<HeldKey>,
@@ -108,7 +110,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             scope: if led_for == LedFor::Refresh { None } else { lending::scope_of_caller() },
             deadline: None,
             panic_rule: FailureRule { hold, stale_until: None, each_computes: false },
-            has_fallback: false,
+            fallback: None,
             held: None,
             has_computed: false,
             is_ended: false,

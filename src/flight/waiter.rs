@@ -576,6 +576,8 @@ pub(crate) fn stand_in<V: Send + Sync + 'static>(
     key: &Key,
     error: &Error,
 ) -> Option<Arc<Entry<V>>> {
-    let hide = |_: &_| engine.observer.happened(Occurrence::FailureHidden { key, error });
-    caller.fallback_for(error).inspect(hide)
+    caller.fallback_for(error).inspect(|entry| {
+        let stale = entry.window().stale_age(engine.clock.now());
+        engine.observer.happened(Occurrence::FailureHidden { key, error, stale });
+    })
 }

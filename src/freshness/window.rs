@@ -125,6 +125,11 @@ impl Window {
         self.fresh_until.since(self.started.plus(self.computed_in()))
     }
 
+    /// Returns how old the entry is, if it is stale.
+    pub(crate) fn stale_age(&self, now: Tick) -> Option<Duration> {
+        (now >= self.fresh_until).then(|| now.since(self.started))
+    }
+
     /// Returns whether the entry was given no lifetime at all. An entry whose
     /// lifetime was over on arrival was given one.
     pub(crate) fn is_never_fresh(&self) -> bool {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use http::Extensions;
 
 use crate::Tag;
-#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+#[cfg(all(feature = "axum", debug_assertions))]
 use crate::http::read_watch::ReadWatch;
 
 /// Lets a handler decide how long its response is kept, and how to find it
@@ -97,7 +97,7 @@ impl CacheFor {
 
     /// Takes what a handler has said out of its response.
     pub(crate) fn take_from(extensions: &mut Extensions) -> Option<Self> {
-        #[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+        #[cfg(all(feature = "axum", debug_assertions))]
         ReadWatch::end(extensions);
         extensions.remove::<Self>()
     }
@@ -123,7 +123,7 @@ impl CacheFor {
     }
 }
 
-/// A part of an axum response; it cannot fail. In debug builds, with the feature `tracing`, a line of
+/// A part of an axum response; it cannot fail. In debug builds, a line of
 /// the log (WARN) says once for each thread that such a response has passed no layer.
 ///
 /// # Examples
@@ -152,7 +152,7 @@ impl axum::response::IntoResponseParts for CacheFor {
         mut response: axum::response::ResponseParts,
     ) -> Result<axum::response::ResponseParts, Self::Error> {
         response.extensions_mut().insert(self);
-        #[cfg(all(feature = "tracing", debug_assertions))]
+        #[cfg(debug_assertions)]
         ReadWatch::begin(response.extensions_mut());
         Ok(response)
     }

@@ -54,7 +54,7 @@ pub(crate) mod config;
 pub(crate) mod flow;
 pub(crate) mod layer;
 mod outcome;
-#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+#[cfg(all(feature = "axum", debug_assertions))]
 mod read_watch;
 #[cfg(feature = "axum")]
 pub(crate) mod router_service;

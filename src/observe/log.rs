@@ -6,9 +6,9 @@ use tracing::{Level, enabled, event};
 
 use crate::key::Key;
 use crate::observe::limit::{LeftOut, LineLimit};
+use crate::observe::lines::Line;
 #[cfg(any(feature = "redis", all(feature = "axum", debug_assertions)))]
 use crate::observe::lines::LogMessage;
-use crate::observe::lines::{Line, LineLevel};
 use crate::observe::rounded::Rounded;
 
 /// Bytes of a key that a line carries; an escaped byte takes up to four characters.
@@ -43,8 +43,8 @@ impl Log {
         let number = line.failures.map(u64::to_be_bytes);
         let about = number.as_ref().map_or(key.as_bytes(), |number| &number[..]);
         let limit = match line.message.level() {
-            LineLevel::Debug | LineLevel::Info => &self.notices,
-            LineLevel::Warn => &self.warnings,
+            Level::WARN => &self.warnings,
+            _ => &self.notices,
         };
         // The lock is free again when the subscriber, which is the user's code, is called.
         let left_out = limit.admit(about, line.message, Instant::now());
@@ -88,11 +88,11 @@ pub(crate) fn warn_of_unread() {
     crate::observe::contain_panic(|| write(None, false, &line, LeftOut::default()));
 }
 
-fn is_enabled(level: LineLevel) -> bool {
+fn is_enabled(level: Level) -> bool {
     match level {
-        LineLevel::Debug => enabled!(target: "tower_stampede", Level::DEBUG),
-        LineLevel::Info => enabled!(target: "tower_stampede", Level::INFO),
-        LineLevel::Warn => enabled!(target: "tower_stampede", Level::WARN),
+        Level::DEBUG => enabled!(target: "tower_stampede", Level::DEBUG),
+        Level::INFO => enabled!(target: "tower_stampede", Level::INFO),
+        _ => enabled!(target: "tower_stampede", Level::WARN),
     }
 }
 
@@ -136,9 +136,9 @@ fn write(cache: Option<&str>, has_keys: bool, line: &Line<'_>, left_out: LeftOut
         };
     }
     match line.message.level() {
-        LineLevel::Debug => write_at!(Level::DEBUG),
-        LineLevel::Info => write_at!(Level::INFO),
-        LineLevel::Warn => write_at!(Level::WARN),
+        Level::DEBUG => write_at!(Level::DEBUG),
+        Level::INFO => write_at!(Level::INFO),
+        _ => write_at!(Level::WARN),
     }
 }
 

@@ -2,9 +2,11 @@
 //!
 //! There is no other way to report one: a handle is asked for by its [`Metric`].
 
+use std::sync::OnceLock;
+
 use crate::observe::labels::{FillResult, LocalLock};
 use crate::observe::metrics::{
-    Counter, Gauge, Histogram, Later, counter, gauge, has_recorder, histogram,
+    CAN_REPORT, Counter, Gauge, Histogram, counter, gauge, has_recorder, histogram,
 };
 use crate::observe::stats::Stats;
 use crate::observe::table::Metric;
@@ -18,7 +20,7 @@ pub(super) struct Meters {
     at_build: Handles,
     has_found_recorder: bool,
     /// The handles of a recorder that was installed after the cache was built.
-    later: Later<Handles>,
+    later: OnceLock<Handles>,
 }
 
 /// The handles of one recorder, or those that do nothing.
@@ -66,14 +68,14 @@ impl Meters {
             cache: cache.to_owned(),
             at_build: Handles::of(cache),
             has_found_recorder: has_recorder(),
-            later: Later::new(),
+            later: OnceLock::new(),
         }
     }
 
     /// Returns the handles as they are known.
     #[inline]
     pub(super) fn handles(&self) -> &Handles {
-        self.later.get().unwrap_or(&self.at_build)
+        if CAN_REPORT { self.later.get().unwrap_or(&self.at_build) } else { &self.at_build }
     }
 
     /// Returns the handles, of a recorder that was installed later, too. Each report but that

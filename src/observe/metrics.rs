@@ -1,12 +1,12 @@
 //! Handles through the `metrics` facade, with the name of the cache as their
 //! first label.
 
-pub(super) use std::sync::OnceLock as Later;
-
 use ::metrics::Label;
 pub(super) use ::metrics::{Counter, Gauge, Histogram};
 
 use crate::observe::table::Metric;
+
+pub(super) const CAN_REPORT: bool = true;
 
 type Labels<'a> = &'a [(&'static str, &'a str)];
 

@@ -10,7 +10,7 @@
 //!
 //! Up to four things, which the one row of the occurrence in [`table`] names: a counter of
 //! [`Stats`], an [`Event`] for the receivers of `Stampede::events`, a metric (feature
-//! `metrics`) and a log line (feature `tracing`).
+//! `metrics`) and a log line.
 //!
 //! Two things do not pass the table. A request that was answered is counted by
 //! [`Observer::answered`] alone: one counter of this crate and one handle of the recorder,
@@ -40,8 +40,8 @@
 //! - `counter`: how threads count without contention.
 //! - `limit`: how many lines about keys get into the log.
 //! - `rounded`: durations as a person reads them.
-//! - `metrics`, `spans`, `log`: the two facades; `metrics_off`, `spans_off` and `log_off`
-//!   replace them where the feature is off.
+//! - `metrics`, `spans`, `log`: the two facades. `metrics_off` replaces `metrics` where the feature
+//!   is off: a counter without a recorder would still cost each hit a look and a branch.
 
 mod counter;
 #[cfg_attr(
@@ -53,13 +53,8 @@ mod counter;
     allow(unreachable_pub, reason = "only the room `remote` exports a word of it")
 )]
 pub(crate) mod labels;
-#[cfg(feature = "tracing")]
 mod limit;
 pub(crate) mod lines;
-#[cfg(feature = "tracing")]
-mod log;
-#[cfg(not(feature = "tracing"))]
-#[path = "log_off.rs"]
 mod log;
 mod meters;
 #[cfg(feature = "metrics")]
@@ -67,12 +62,7 @@ mod metrics;
 #[cfg(not(feature = "metrics"))]
 #[path = "metrics_off.rs"]
 mod metrics;
-#[cfg(feature = "tracing")]
 mod rounded;
-#[cfg(feature = "tracing")]
-mod spans;
-#[cfg(not(feature = "tracing"))]
-#[path = "spans_off.rs"]
 mod spans;
 mod stats;
 pub(crate) mod table;
@@ -80,20 +70,17 @@ pub(crate) mod table;
 mod tests;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::broadcast;
 
 pub use stats::Stats;
 pub use table::Event;
 
-#[cfg(feature = "redis")]
-pub(crate) use log::warn_of_connection;
-#[cfg(all(feature = "axum", feature = "tracing", debug_assertions))]
+#[cfg(all(feature = "axum", debug_assertions))]
 pub(crate) use log::warn_of_unread;
-#[cfg(all(feature = "redis", feature = "tracing"))]
-pub(crate) use log::{warn_of_policy, warn_of_silence};
+#[cfg(feature = "redis")]
+pub(crate) use log::{warn_of_connection, warn_of_policy, warn_of_silence};
 
 #[cfg_attr(
     not(feature = "remote"),
@@ -111,7 +98,6 @@ pub(crate) use table::{Observe, Occurrence};
 
 use crate::clock::Tick;
 use crate::entry::Entry;
-use crate::key::Key;
 use crate::observe::counter::Counters;
 use crate::observe::log::Log;
 use crate::observe::meters::Meters;
@@ -137,13 +123,11 @@ pub(crate) struct Observer {
     events: broadcast::Sender<Event>,
     meters: Meters,
     log: Log,
-    oldest_stale: OldestStale,
+    pub(crate) oldest_stale: OldestStale,
     /// Failures in a row that a stale value has hidden.
     hidden_failures: AtomicU64,
-    has_warned_of_credentials: AtomicBool,
-    has_warned_of_types: AtomicBool,
-    has_warned_of_values: AtomicBool,
-    has_warned_of_task_locals: AtomicBool,
+    /// A bit for each line that comes once, and has been written.
+    written_once: AtomicU64,
 }
 
 impl Observer {
@@ -157,10 +141,7 @@ impl Observer {
             log: Log::new(*log_keys),
             oldest_stale: OldestStale::default(),
             hidden_failures: AtomicU64::new(0),
-            has_warned_of_credentials: AtomicBool::new(false),
-            has_warned_of_types: AtomicBool::new(false),
-            has_warned_of_values: AtomicBool::new(false),
-            has_warned_of_task_locals: AtomicBool::new(false),
+            written_once: AtomicU64::new(0),
         }
     }
 
@@ -180,31 +161,8 @@ impl Observer {
         let window = entry.window();
         // A result without a lifetime is no old value for those that have waited for it.
         let is_stored = matches!(outcome, CacheOutcome::Stale | CacheOutcome::StaleIfError);
-        if now >= window.fresh_until && (is_stored || !window.is_never_fresh()) {
-            self.oldest_stale.note(now.since(window.started));
-        }
-    }
-
-    /// Forgets the stale values that were served before the last call.
-    pub(crate) fn forget_served(&self) {
-        self.oldest_stale.turn();
-    }
-
-    /// Counts a request that the cache could have answered, and did not
-    /// because it only observes.
-    pub(crate) fn would_have_answered(&self) {
-        self.happened(Occurrence::WouldHaveAnswered);
-    }
-
-    /// Counts a computation that belongs to no flight.
-    pub(crate) fn computed_alone(
-        &self,
-        key: &Key,
-        took: Duration,
-        reason: &'static str,
-        timed_out: bool,
-    ) {
-        self.happened(Occurrence::ComputedAlone { key, reason, took, timed_out });
+        let age = window.stale_age(now).filter(|_| is_stored || !window.is_never_fresh());
+        age.inspect(|age| self.oldest_stale.note(*age));
     }
 
     /// Sets the gauges; that of the remote where there is one.

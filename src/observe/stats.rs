@@ -93,7 +93,7 @@ pub struct Stats {
 /// The age of the oldest stale value that was served since the last turn, and in the time between
 /// that and the turn before it, in milliseconds.
 #[derive(Debug, Default)]
-pub(super) struct OldestStale {
+pub(crate) struct OldestStale {
     now: AtomicU64,
     before: AtomicU64,
 }
@@ -112,7 +112,8 @@ impl OldestStale {
         Duration::from_millis(now.max(before))
     }
 
-    pub(super) fn turn(&self) {
+    /// Forgets what was served before the last turn.
+    pub(crate) fn turn(&self) {
         self.before.store(self.now.swap(0, Ordering::Relaxed), Ordering::Relaxed);
     }
 }

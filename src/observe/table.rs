@@ -286,8 +286,9 @@ macro_rules! occurrences {
 occurrences! {
     /// The computation of a flight ended.
     Computed { key: &'a Key, took: Duration, end: ComputationEnd, failure: Option<FailureEffect> },
-    /// A stale value hides a failure: of a computation, or of a wait.
-    FailureHidden { key: &'a Key, error: &'a Error },
+    /// A stale value of this age, or one that is not stale yet, hides a failure: of a computation,
+    /// or of a wait.
+    FailureHidden { key: &'a Key, error: &'a Error, stale: Option<Duration> },
     /// The leader was neither polled nor dropped for longer than its time-out: it was given up.
     Deposed { key: &'a Key },
     /// A caller computed for itself, outside any flight. `reason` is a word of
@@ -375,6 +376,12 @@ impl Observer {
         let meters = &self.meters;
         let write = |line: Line<'_>| self.log.write(&self.cache, &line);
         let write_limited = |line: Line<'_>| self.log.write_limited(&self.cache, &line);
+        let write_once = |line: Line<'_>| {
+            let bit = 1 << line.message as u64;
+            if self.written_once.fetch_or(bit, Ordering::Relaxed) & bit == 0 {
+                write(line);
+            }
+        };
         // In this order: computations, callers, invalidations, other processes, the remote, and what
         // is said once.
         match what {
@@ -411,7 +418,8 @@ impl Observer {
                     }
                 }
             }
-            Occurrence::FailureHidden { key, error } => {
+            Occurrence::FailureHidden { key, error, stale } => {
+                stale.inspect(|age| self.oldest_stale.note(*age));
                 let failures = self.hidden_failures.fetch_add(1, Ordering::Relaxed) + 1;
                 if failures.is_power_of_two() {
                     let (cause, remedy) = lines::explain(error);
@@ -566,16 +574,16 @@ impl Observer {
                 write(Line { how: Some(how), ..Line::of(LogMessage::Damaged) });
             }
             Occurrence::TypeDiffers { type_name } => {
-                if self.has_warned_of_types.swap(true, Ordering::Relaxed) {
-                    return;
-                }
-                write(Line { type_name: Some(type_name), ..Line::of(LogMessage::TypeDiffers) });
+                write_once(Line {
+                    type_name: Some(type_name),
+                    ..Line::of(LogMessage::TypeDiffers)
+                });
             }
             Occurrence::ValuesAltered { type_name } => {
-                if self.has_warned_of_values.swap(true, Ordering::Relaxed) {
-                    return;
-                }
-                write(Line { type_name: Some(type_name), ..Line::of(LogMessage::ValuesAltered) });
+                write_once(Line {
+                    type_name: Some(type_name),
+                    ..Line::of(LogMessage::ValuesAltered)
+                });
             }
             Occurrence::Unshareable { key } => {
                 self.emit(|| Event::Unshareable { key: key.clone() });
@@ -589,21 +597,14 @@ impl Observer {
                 write(Line { type_name: Some(type_name), ..Line::of(LogMessage::BodyTypeUnknown) });
             }
             Occurrence::CredentialRefused { field } => {
-                if self.has_warned_of_credentials.swap(true, Ordering::Relaxed) {
-                    return;
-                }
-                write(Line { field: Some(field), ..Line::of(LogMessage::CredentialRefused) });
+                write_once(Line { field: Some(field), ..Line::of(LogMessage::CredentialRefused) });
             }
             Occurrence::IdentityUncovered { field } => {
                 write(Line { field: Some(field), ..Line::of(LogMessage::IdentityUncovered) });
             }
             Occurrence::NoWriteSeen => write(Line::of(LogMessage::NoWriteSeen)),
             Occurrence::LayerNested => write(Line::of(LogMessage::LayerNested)),
-            Occurrence::TaskLocalMissing => {
-                if !self.has_warned_of_task_locals.swap(true, Ordering::Relaxed) {
-                    write(Line::of(LogMessage::TaskLocalMissing));
-                }
-            }
+            Occurrence::TaskLocalMissing => write_once(Line::of(LogMessage::TaskLocalMissing)),
         }
     }
 
@@ -614,7 +615,7 @@ impl Observer {
 
 /// At least one sample of each occurrence, and one for each way in which a line or a metric
 /// follows from it. A test fails if an occurrence has none.
-#[cfg(all(test, feature = "metrics", feature = "tracing"))]
+#[cfg(all(test, feature = "metrics"))]
 pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag, error: &'a Error) -> Vec<Occurrence<'a>> {
     const SECOND: Duration = Duration::from_secs(1);
     let (took, waited, lease) = (SECOND, SECOND, SECOND);
@@ -628,7 +629,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag, error: &'a Error) -> Vec<O
     samples.extend([
         Occurrence::ComputedAlone { key, reason: "off", took, timed_out: true },
         Occurrence::Deposed { key },
-        Occurrence::FailureHidden { key, error },
+        Occurrence::FailureHidden { key, error, stale: Some(SECOND) },
         Occurrence::BatchCalled { keys: 7, took },
         Occurrence::FillRefused { key },
         Occurrence::BodyRefused { key },

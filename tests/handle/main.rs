@@ -21,6 +21,7 @@ mod failures;
 mod forms;
 mod fresh_reads;
 mod herd;
+mod hidden_failures;
 mod holds;
 mod invalidation;
 mod invalidation_log;

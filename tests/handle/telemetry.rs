@@ -191,6 +191,36 @@ fn gauges_are_set_every_five_seconds_without_a_call() {
     assert!(seen["stampede_bytes{cache=test}"] > 0.0, "{seen:#?}");
 }
 
+#[test]
+fn the_oldest_stale_value_is_a_gauge_that_goes_back_to_zero() {
+    const GAUGE: &str = "stampede_oldest_stale_seconds{cache=test}";
+    let seen = |stays: std::time::Duration| {
+        recorded_with(settings().stale_for(60 * MINUTE), async move |cache| {
+            let origin = Origin::new();
+            origin.usually(Answer::Fail);
+            cache.put("k", 1).await;
+            tokio::time::sleep(10 * MINUTE).await;
+            cache.get_or_compute("k", origin.compute()).await.unwrap();
+            tokio::time::sleep(stays).await;
+        })
+    };
+    assert_eq!(seen(10 * SECOND)[GAUGE].round(), 600.0);
+    assert_eq!(seen(2 * MINUTE)[GAUGE], 0.0);
+}
+
+#[test]
+fn a_cache_that_observes_counts_the_requests_that_it_would_have_answered() {
+    let seen = recorded(async |cache| {
+        let origin = Origin::new();
+        cache.set_mode(Mode::Observe);
+        for _ in 0..5 {
+            cache.get_or_compute("k", origin.compute()).await.unwrap();
+        }
+    });
+    let counted = seen.get("stampede_would_have_answered_total{cache=test}");
+    assert_eq!(counted, Some(&4.0), "{seen:#?}");
+}
+
 // ===== tracing =====
 
 /// Notes every span and event of our crate as a line, with its fields.

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use crate::kit::http::*;
+use crate::kit::log::{TextLog, assert_says};
 use crate::kit::remote::Process;
 use crate::kit::spawn;
 use axum::body::Body;
@@ -515,4 +516,58 @@ async fn a_stored_failure_takes_the_place_of_no_failure() {
         let reply = send(&app, get("/page")).await;
         assert_eq!((reply.status, reply.text()), (500, &*call.to_string()));
     }
+}
+
+// ---- what the operator sees ----
+
+#[tokio::test(start_paused = true)]
+async fn a_failure_of_the_service_that_a_stale_response_hides_is_a_line() {
+    for (failure, cause) in [
+        (Answer::error as fn() -> Answer, "the service failed"),
+        (|| Answer::status(503), "the service answered 503"),
+        (Answer::never, "computation took too long"),
+    ] {
+        for fields in ["max-age=10, stale-if-error=600", "max-age=10, stale-while-revalidate=600"] {
+            let log = TextLog::default();
+            let _listening = log.listen(tracing::Level::WARN);
+            let origin = Origin::new(move |_| Answer::ok(fields, "page"));
+            let cache = web().compute_timeout(secs(5)).build().unwrap();
+            let app = layered(cache.http_layer(), &origin);
+            send(&app, get("/page")).await;
+            pass(secs(60)).await;
+            origin.answers(move |_| failure());
+            assert_eq!(send(&app, get("/page")).await.text(), "page");
+            pass(secs(6)).await;
+            let hidden = |line: &&String| line.contains("failures reach no caller");
+            let lines = log.lines();
+            let lines: Vec<_> = lines.iter().filter(hidden).collect();
+            assert_eq!(lines.len(), 1, "{fields} {cause} {}", log.text());
+            assert_says(lines[0], &["failures=1", "oldest_stale=1m", cause]);
+            assert!(cache.stats().oldest_stale >= secs(60), "{:?}", cache.stats());
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_itself_that_is_answered_stale_is_told_of() {
+    let log = TextLog::default();
+    let origin = Origin::new(|_| Answer::ok("max-age=10, stale-if-error=600", "page"));
+    let cache = origin_only();
+    let app = layered(cache.http_layer(), &origin);
+    send(&app, get("/page")).await;
+    pass(secs(60)).await;
+    let _listening = log.listen(tracing::Level::WARN);
+    for (calls, failure) in
+        [(2, Answer::error as fn() -> Answer), (3, || Answer::status(503)), (4, Answer::error)]
+    {
+        origin.answers(move |_| failure());
+        // A part that no flight is for.
+        let part = with("/page", &[("range", "bytes=0-1"), ("if-range", "\"other\"")]);
+        let reply = send(&app, part).await;
+        assert!(reply.is(CacheOutcome::StaleIfError), "{reply:?}");
+        assert_eq!(origin.calls(), calls);
+        pass(secs(60)).await;
+    }
+    let hidden = log.lines().into_iter().filter(|line| line.contains("failures reach no caller"));
+    assert_eq!(hidden.count(), 2, "at the first and the second: {}", log.text());
 }

@@ -5,7 +5,7 @@ use tower_stampede::{FailureAction, Key, Stampede};
 use tracing::Level;
 
 use crate::kit::log::{TextLog, assert_says};
-use crate::kit::origin::{Answer, MS, Origin, SECOND, settings};
+use crate::kit::origin::{Answer, MINUTE, MS, Origin, SECOND, all_have_run, settings};
 use crate::kit::remote::Process;
 use crate::kit::spawn;
 
@@ -116,4 +116,54 @@ async fn an_outage_is_a_line_with_its_kind_and_its_end_one_with_its_duration() {
     assert_says(away, &["WARN", "the remote is away", "server=\"remote\"", "error=\"timeout\""]);
     assert_says(away, &["op=\""]);
     assert_says(back, &["WARN", "the remote answers again", "server=\"remote\"", "away_for=1m 3"]);
+}
+
+/// Two processes with a value of `k` that may be served in place of a failure only, and two
+/// origins. The first origin fails.
+async fn two_with_something_stale() -> (Vec<Process>, [Origin; 2]) {
+    let double = Double::new();
+    let stale = || settings().stale_if_error(60 * MINUTE);
+    let processes = Process::several_with(2, &double, stale).await;
+    for process in &processes {
+        assert_eq!(process.load(&Origin::new()).await, 1);
+        tokio::time::sleep(SECOND).await;
+    }
+    tokio::time::sleep(2 * MINUTE).await;
+    let origins = [Origin::new(), Origin::new()];
+    origins[0].usually(Answer::Fail);
+    (processes, origins)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_hold_of_another_process_that_a_stale_value_hides_is_one_line_of_each_process() {
+    let (processes, [failing, other]) = two_with_something_stale().await;
+    let log = TextLog::default();
+    let _listening = log.listen(Level::INFO);
+    for _ in 0..3 {
+        assert_eq!(processes[0].load(&failing).await, 1);
+        assert_eq!(processes[1].load(&other).await, 1);
+    }
+    assert_eq!((failing.calls(), other.calls()), (1, 0), "the second process is held");
+    let [first, second] = &log.lines()[..] else { panic!("{}", log.text()) };
+    assert_says(first, &["failures=1", "cause=\"call 1 failed\""]);
+    assert_says(second, &["WARN", "failures reach no caller", "failures=1", "oldest_stale=2m"]);
+    assert_says(second, &["remedy=\"the computation failed in another process"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fresh_value_of_another_process_ends_the_row_of_hidden_failures() {
+    let (processes, [failing, other]) = two_with_something_stale().await;
+    assert_eq!(processes[0].load(&failing).await, 1);
+    tokio::time::sleep(MINUTE).await;
+    other.next([Answer::Value, Answer::Value]);
+    drop(other.load());
+    assert_eq!(processes[1].load(&other).await, 2);
+    all_have_run().await;
+    assert_eq!(processes[0].load(&failing).await, 2, "from the remote");
+    tokio::time::sleep(2 * MINUTE).await;
+    let log = TextLog::default();
+    let _listening = log.listen(Level::INFO);
+    assert_eq!(processes[0].load(&failing).await, 2, "stale");
+    let [line] = &log.lines()[..] else { panic!("{}", log.text()) };
+    assert_says(line, &["failures=1 "]);
 }

@@ -2,7 +2,7 @@
 
 use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp::*};
-use tower_stampede::{Builder, ErrorKind, Stampede};
+use tower_stampede::{Builder, CacheOutcome, ErrorKind, Stampede};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
@@ -364,4 +364,23 @@ async fn a_refresh_that_fails_leaves_the_older_value_where_it_is() {
             assert_eq!(process.load(&origin).await, 1);
         }
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_joins_a_leader_which_finds_a_stale_value_in_the_remote_is_told_so() {
+    let (double, processes) = with_old_value(1, stale).await;
+    double.delay(10 * MS);
+    let origin = second_call(SECOND).await;
+    let served = herd(2, |_| {
+        let (process, origin) = (processes[0].clone(), origin.clone());
+        async move { process.get_or_compute_ref("k", origin.compute()).await.unwrap() }
+    });
+    let [leader, waiter] = &served.await[..] else { unreachable!("a herd of two") };
+    assert_eq!((**leader, **waiter), (1, 1));
+    assert_eq!((leader.outcome(), waiter.outcome()), (CacheOutcome::Stale, CacheOutcome::Joined));
+    assert!(leader.is_stale() && waiter.is_stale());
+    let info = processes[0].lookup("k").unwrap();
+    assert_eq!((leader.age(), waiter.age()), (info.age, info.age));
+    let oldest = processes[0].stats().oldest_stale;
+    assert!(oldest > MINUTE && oldest <= info.age, "{oldest:?}");
 }

@@ -66,9 +66,10 @@ where
     Q: Body + 'static,
     B: SourceBody,
 {
-    let stale_until = caller.fallback().map(|entry| entry.window().useful_until());
+    let fallback = caller.fallback().map(|entry| entry.window());
+    let stale_until = fallback.map(|window| window.useful_until());
     lead.on_panic(rule(HoldRule::Never, stale_until));
-    lead.set_fallback(stale_until.is_some());
+    lead.set_fallback(fallback);
     // The second transport error in a row begins a hold; the first may be a single lost
     // connection.
     let transport = rule(HoldRule::After(2), stale_until);

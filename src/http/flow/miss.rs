@@ -210,7 +210,8 @@ where
         }
         let is_plain = *wishes == Wishes::default() && asked.method == RequestMethod::Get;
         if self.question.caller.second_look().is_some() {
-            self.question.caller.request.cache.observer.would_have_answered();
+            let observer = &self.question.caller.request.cache.observer;
+            observer.happened(Occurrence::WouldHaveAnswered);
         }
         is_plain
     }
@@ -308,8 +309,10 @@ where
         let put = forwarding.drive(question.put(&caller.request.cache));
         let call = caller.request.cache.engine.compute_alone(put, place).await;
         let received = ArrivalTime::now(&caller.request.cache, started);
-        let (key, took) = (&caller.request.primary, received.delay());
-        caller.request.cache.observer.computed_alone(key, took, reason.as_str(), call.is_err());
+        let (key, took, timed_out) = (&caller.request.primary, received.delay(), call.is_err());
+        let reason = reason.as_str();
+        let alone = Occurrence::ComputedAlone { key, reason, took, timed_out };
+        caller.request.cache.observer.happened(alone);
         let failure = match &call {
             Ok(Ok(OriginAnswer::Response(response))) if is_failure(response.status()) => {
                 Some(Error::inner_error(OriginStatus(response.status())))
@@ -351,9 +354,12 @@ where
 impl HttpCaller {
     /// Returns what is served in place of a failure outside of any flight, and reports it.
     fn hides(&self, failure: &Error) -> Option<StoredEntry> {
-        let (observer, key) = (&self.request.cache.observer, &self.request.primary);
-        let hide = |_: &_| observer.happened(Occurrence::FailureHidden { key, error: failure });
-        self.stands_in_for(failure).inspect(hide)
+        let ClientRequest { cache, primary: key, .. } = &*self.request;
+        self.stands_in_for(failure).inspect(|entry| {
+            let stale = entry.window().stale_age(cache.now());
+            let observer = &cache.observer;
+            observer.happened(Occurrence::FailureHidden { key, error: failure, stale });
+        })
     }
 
     /// Answers a request that the cache refuses to forward.

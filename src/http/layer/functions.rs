@@ -203,8 +203,7 @@ impl HttpLayer {
     /// own, so that a client that hangs up takes nothing from others. So does a refresh in the
     /// background. A task-local value of the caller is missing there, and tokio's `LocalKey::get`
     /// and `with` panic. A Sentry hub, an OpenTelemetry context and the transaction of a test are
-    /// missing as well. Spans of `tracing` are taken along by themselves with the feature `tracing`,
-    /// and only with it.
+    /// missing as well. Spans of `tracing` are taken along by themselves.
     ///
     /// `take` is called on the caller's task, while its future is polled: it reads the values. What
     /// it returns is called on the other task, with the work that is done there, and returns a

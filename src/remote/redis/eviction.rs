@@ -2,17 +2,13 @@
 //! log.
 
 use std::sync::Once;
+use std::time::Duration;
 
-use crate::remote::redis::connection::{Connection, Target};
+use crate::remote::redis::connection::{Command, Connection, Target};
 
 /// Reads how the server makes room, and warns once if it is by what hits the
 /// locks. A server that does not say is left in peace.
-#[cfg(feature = "tracing")]
 pub(super) async fn warn_once(warned: &Once, connection: &Connection, target: &Target) {
-    use std::time::Duration;
-
-    use crate::remote::redis::connection::Command;
-
     if warned.is_completed() {
         return;
     }
@@ -25,17 +21,12 @@ pub(super) async fn warn_once(warned: &Once, connection: &Connection, target: &T
     }
 }
 
-#[cfg(not(feature = "tracing"))]
-pub(super) async fn warn_once(_: &Once, _: &Connection, _: &Target) {}
-
-#[cfg(any(test, feature = "tracing"))]
 fn policy(info: &str) -> Option<&str> {
     info.lines().find_map(|line| line.strip_prefix("maxmemory_policy:")).map(str::trim)
 }
 
 /// Of what has a time to live, locks have the shortest, and random policies hit them as often as
 /// anything else. The invalidation log has none: only policies for all keys remove it.
-#[cfg(any(test, feature = "tracing"))]
 fn is_harmful(policy: &str) -> bool {
     matches!(policy, "volatile-ttl" | "volatile-random") || policy.starts_with("allkeys-")
 }

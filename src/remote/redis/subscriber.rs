@@ -112,13 +112,9 @@ async fn answers(link: &Pool) -> bool {
     matches!(timeout(STEADY_AFTER, link.send(&ping)).await, Ok(Ok(_)))
 }
 
-#[cfg(feature = "tracing")]
 fn warn(link: &Pool, failure: &CallFailure) {
     crate::observe::warn_of_silence(&link.target().address(), failure.kind.as_str());
 }
-
-#[cfg(not(feature = "tracing"))]
-fn warn(_: &Pool, _: &CallFailure) {}
 
 /// Marks that messages arrive, however the listening ends.
 struct SubscribedMark<'a>(&'a AtomicBool);
