@@ -108,9 +108,10 @@ lines! {
     Unheard: Warn "messages of other processes do not arrive, though the server answers commands: \
         requests that wait look again by themselves, which takes longer; Redis::check says what the \
         server refuses" [server error];
-    Unweighed: Warn "values of this type may hold memory that the cache cannot count, so the \
-        number of entries is bounded; implement Weigh for the type and call Builder::weigh, or \
-        set Builder::weigher or Builder::max_entries" [type_name max_entries];
+    WeightsEstimated: Warn "the cache is full by an estimate, because it cannot see what values of \
+        this type hold on the heap: each counts with assumed_bytes beside its size; implement Weigh \
+        for the type and call Builder::weigh, or set Builder::weigher or Builder::max_entries"
+        [type_name assumed_bytes];
     BodyTypeUnknown: Debug "a request is forwarded uncached because the layer cannot make a body \
         of its type; HttpLayer::request_body says how" [type_name];
     CredentialRefused: Warn "a response was not shared because its request carries a field that \
@@ -184,7 +185,7 @@ pub(super) struct Line<'a> {
     pub(super) remedy: Option<&'static str>,
     pub(super) field: Option<&'a str>,
     pub(super) type_name: Option<&'a str>,
-    pub(super) max_entries: Option<u64>,
+    pub(super) assumed_bytes: Option<usize>,
     pub(super) keys: Option<u64>,
     pub(super) failures: Option<u64>,
 }
@@ -212,7 +213,7 @@ impl Line<'_> {
             remedy: None,
             field: None,
             type_name: None,
-            max_entries: None,
+            assumed_bytes: None,
             keys: None,
             failures: None,
         }

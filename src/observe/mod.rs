@@ -140,6 +140,7 @@ pub(crate) struct Observer {
     hidden_failures: AtomicU64,
     has_warned_of_credentials: AtomicBool,
     has_warned_of_types: AtomicBool,
+    has_warned_of_weights: AtomicBool,
     has_warned_of_values: AtomicBool,
     has_warned_of_task_locals: AtomicBool,
 }
@@ -157,6 +158,7 @@ impl Observer {
             hidden_failures: AtomicU64::new(0),
             has_warned_of_credentials: AtomicBool::new(false),
             has_warned_of_types: AtomicBool::new(false),
+            has_warned_of_weights: AtomicBool::new(false),
             has_warned_of_values: AtomicBool::new(false),
             has_warned_of_task_locals: AtomicBool::new(false),
         }
