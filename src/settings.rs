@@ -133,8 +133,10 @@ macro_rules! each_setting {
             /// `Box` of `str` and `[u8]`, `Option`s of these, and stored responses.
             /// For other types call [`weigh`](Self::weigh) or
             /// [`weigher`](Self::weigher), or set `max_entries`. Without any of
-            /// these, the cache holds at most 10,000 entries, and says so in the
-            /// log, once, at WARN.
+            /// these, the bound is an estimate: each value is taken to hold 1,024 bytes
+            /// on the heap, with a remote the mean of what the last 16 or so encoded
+            /// values take. When such a cache is full, it says so in the log, once, at
+            /// WARN.
             ///
             /// The bound holds after each write, but for values that callers still read; with one of
             /// moka's policies, see [`eviction`](Self::eviction), up to a thirty-second part of the
@@ -149,7 +151,7 @@ macro_rules! each_setting {
             /// Sets a bound on the number of entries, beside the one on their memory: each
             /// then weighs at least `max_bytes / max_entries`. Which bound is
             /// reached first depends on what the values weigh. Unset by default; see
-            /// [`max_bytes`](Self::max_bytes) for types that cannot be weighed.
+            /// [`max_bytes`](Self::max_bytes) for types that are not weighed.
             max_entries: u64 as "plain", not_zero "no bound";
             /// Sets which entry makes room at the bound. Defaults to
             /// [`Eviction::ByPrice`].

@@ -6,7 +6,6 @@
 mod checks;
 pub(crate) mod status_ttl;
 
-use std::any::type_name;
 use std::error::Error as StdError;
 use std::fmt;
 use std::marker::PhantomData;
@@ -16,7 +15,7 @@ use std::time::Duration;
 use crate::budget::ByteBudget;
 use crate::cache::handle::Stampede;
 use crate::cache::state::CacheState;
-use crate::cache::weights::{MOST_UNWEIGHED, Weights};
+use crate::cache::weights::Weights;
 use crate::clock::Clock;
 use crate::error::{ConfigError, FailureAction};
 use crate::flight::engine::Engine;
@@ -24,7 +23,7 @@ use crate::freshness::{EarlyRefresh, Lifetimes};
 use crate::garbage::{EvictionCause, EvictionHook};
 use crate::key::Key;
 use crate::mode::Mode;
-use crate::observe::{CacheLabel, Observe, Occurrence};
+use crate::observe::CacheLabel;
 use crate::settings::{Eviction, Settings, StatusTtl, each_setting};
 use crate::store::LocalSettings;
 use crate::weigh::{Weigh, Weigher};
@@ -343,10 +342,6 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let inner = CacheState::new(label, settings, &local, values, clock);
         if mode != Mode::On {
             inner.engine.set_mode(mode);
-        }
-        if !inner.values.weights.is_complete() {
-            let (type_name, max_entries) = (type_name::<V>(), MOST_UNWEIGHED);
-            inner.observer.happened(Occurrence::Unweighed { type_name, max_entries });
         }
         // Last: a remote holds a reference to the engine.
         if let Some(attach) = self.attach {

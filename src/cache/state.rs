@@ -366,6 +366,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             waiting: self.engine.waiting(),
             ..self.observer.stats()
         };
+        let is_full = stats.evictions > 0;
+        if let Some(assumed_bytes) = self.values.weights.assumed().filter(|_| is_full) {
+            let type_name = std::any::type_name::<V>();
+            self.observer.happened(Occurrence::WeightsEstimated { type_name, assumed_bytes });
+        }
         let is_remote_up = self.remote_health().map(|health| health != RemoteHealth::Away);
         self.observer.gauge(&stats, is_remote_up);
         stats

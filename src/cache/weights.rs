@@ -2,24 +2,30 @@
 
 use std::fmt;
 use std::mem::needs_drop;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::entry::{Entry, TOO_HEAVY};
 use crate::key::Key;
-use crate::weigh::{Weigher, recognised};
+use crate::weigh::{Weigher, allocated, recognised};
 
-/// How many entries a cache holds at most that can neither weigh its values nor has a bound
-/// on their number.
-pub(crate) const MOST_UNWEIGHED: u64 = 10_000;
+/// What a value is assumed to hold on the heap where nothing is known of it. The text of
+/// `Builder::max_bytes` names the number.
+const ASSUMED_HEAP_BYTES: usize = 1024;
+/// How many lengths the mean of encoded lengths goes back, about.
+const REMEMBERED_LENGTHS: usize = 16;
 
 /// Weighs entries.
 pub(crate) struct Weights<V> {
     heap_bytes: Option<Weigher<V>>,
+    /// What a value is taken to hold on the heap where `heap_bytes` is `None`: a mean of what
+    /// encoded values take, once there are any.
+    assumed: Option<Arc<AtomicUsize>>,
     /// What every entry takes in its store.
     every_entry: usize,
     /// What an entry weighs at least: its share where there is a bound on the number.
     least: u32,
     capacity: u64,
-    is_complete: bool,
 }
 
 impl<V: 'static> Weights<V> {
@@ -33,21 +39,21 @@ impl<V: 'static> Weights<V> {
     ) -> Self {
         let heap_bytes = heap_bytes.or_else(recognised);
         let is_known = heap_bytes.is_some() || !needs_drop::<V>();
-        let is_complete = is_known || max_entries.is_some();
-        let most = if is_complete { max_entries } else { Some(MOST_UNWEIGHED) };
-        let least = most.map_or(1, |most| (max_bytes / most).max(1));
+        // A bound on the number is a choice of the application: nothing is added to it.
+        let is_estimated = !is_known && max_entries.is_none();
+        let assumed = is_estimated.then(|| Arc::new(ASSUMED_HEAP_BYTES.into()));
+        let least = max_entries.map_or(1, |most| (max_bytes / most).max(1));
         let least = u32::try_from(least).unwrap_or(TOO_HEAVY).min(TOO_HEAVY - 1);
         // What is left over would let in one entry more. With fewer bytes than entries the
         // product is above the bound on bytes.
-        let of_all = most.map_or(max_bytes, |most| u64::from(least).saturating_mul(most));
+        let of_all = max_entries.map_or(max_bytes, |most| u64::from(least).saturating_mul(most));
         let capacity = of_all.min(max_bytes);
-        Self { heap_bytes, every_entry, least, capacity, is_complete }
+        Self { heap_bytes, assumed, every_entry, least, capacity }
     }
 
-    /// Returns whether the weights, or a bound on the number, bound the memory as the
-    /// application has chosen.
-    pub(crate) fn is_complete(&self) -> bool {
-        self.is_complete
+    /// Returns what a value is assumed to hold on the heap, if the weights are estimates.
+    pub(crate) fn assumed(&self) -> Option<usize> {
+        self.assumed.as_ref().map(|assumed| assumed.load(Ordering::Relaxed))
     }
 
     /// Returns the bound on all weights together.
@@ -57,8 +63,22 @@ impl<V: 'static> Weights<V> {
 
     /// Gives an entry its weight. The weigher is code of the user: hold no lock.
     pub(crate) fn weigh(&self, entry: Entry<V>, key: &Key) -> Entry<V> {
-        let heap_bytes = self.heap_bytes.as_ref().map_or(0, |weigh| weigh(&entry.value));
+        let heap_bytes = match &self.heap_bytes {
+            Some(weigh) => weigh(&entry.value),
+            None => self.assumed().unwrap_or(0),
+        };
         self.weigh_as(entry, heap_bytes, key)
+    }
+
+    /// Learns from the length of an encoded value what values hold on the heap, if that is not
+    /// known better.
+    #[cfg(feature = "remote")]
+    pub(crate) fn learn_from(&self, encoded: usize) {
+        let Some(assumed) = &self.assumed else { return };
+        let old = assumed.load(Ordering::Relaxed);
+        // A length that is lost to another thread changes the mean little.
+        let mean = (old * (REMEMBERED_LENGTHS - 1)).saturating_add(allocated(encoded));
+        assumed.store(mean.div_ceil(REMEMBERED_LENGTHS), Ordering::Relaxed);
     }
 
     /// The same for a value that holds `heap_bytes`. Runs no code of the user.
@@ -69,7 +89,7 @@ impl<V: 'static> Weights<V> {
 
 impl<V> Clone for Weights<V> {
     fn clone(&self) -> Self {
-        Self { heap_bytes: self.heap_bytes.clone(), ..*self }
+        Self { heap_bytes: self.heap_bytes.clone(), assumed: self.assumed.clone(), ..*self }
     }
 }
 

@@ -100,9 +100,10 @@ lines! {
     Unheard: WARN "messages of other processes do not arrive, though the server answers commands: \
         requests that wait look again by themselves, which takes longer; Redis::check says what the \
         server refuses" [server error];
-    Unweighed: WARN "values of this type may hold memory that the cache cannot count, so the \
-        number of entries is bounded; implement Weigh for the type and call Builder::weigh, or \
-        set Builder::weigher or Builder::max_entries" [type_name max_entries];
+    WeightsEstimated: WARN "the cache is full by an estimate, because it cannot see what values of \
+        this type hold on the heap: each counts with assumed_bytes beside its size; implement Weigh \
+        for the type and call Builder::weigh, or set Builder::weigher or Builder::max_entries"
+        [type_name assumed_bytes];
     BodyTypeUnknown: DEBUG "a request is forwarded uncached because the layer cannot make a body \
         of its type; HttpLayer::request_body says how" [type_name];
     CredentialRefused: WARN "a response was not shared because its request carries a field that \
@@ -193,7 +194,7 @@ fields! {
     remedy: &'static str,
     field: &'a str,
     type_name: &'a str,
-    max_entries: u64,
+    assumed_bytes: usize,
     keys: u64,
     failures: u64,
 }

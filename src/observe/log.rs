@@ -126,7 +126,7 @@ fn write(cache: Option<&str>, has_keys: bool, line: &Line<'_>, left_out: LeftOut
                 remedy = line.remedy,
                 field = line.field,
                 type_name = line.type_name,
-                max_entries = line.max_entries,
+                assumed_bytes = line.assumed_bytes,
                 keys = line.keys,
                 left_out = count(left_out.same),
                 left_out_others = count(left_out.others),

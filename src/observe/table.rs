@@ -353,8 +353,8 @@ occurrences! {
     ValuesAltered { type_name: &'a str },
     /// A result stays in this process: it is too large or cannot be encoded.
     Unshareable { key: &'a Key },
-    /// A cache was built that can neither weigh its values nor has a bound on their number.
-    Unweighed { type_name: &'a str, max_entries: u64 },
+    /// A cache is full that can only estimate what its values weigh.
+    WeightsEstimated { type_name: &'a str, assumed_bytes: usize },
     /// A request was not read, because the layer cannot make a body of this type.
     BodyTypeUnknown { type_name: &'a str },
     /// A response was not shared because its request carries this field.
@@ -589,9 +589,10 @@ impl Observer {
                 self.emit(|| Event::Unshareable { key: key.clone() });
                 write(Line { key: Some(key), ..Line::of(LogMessage::Unshareable) });
             }
-            Occurrence::Unweighed { type_name, max_entries } => {
-                let (type_name, max_entries) = (Some(type_name), Some(max_entries));
-                write(Line { type_name, max_entries, ..Line::of(LogMessage::Unweighed) });
+            Occurrence::WeightsEstimated { type_name, assumed_bytes } => {
+                let (type_name, assumed_bytes) = (Some(type_name), Some(assumed_bytes));
+                let message = LogMessage::WeightsEstimated;
+                write_once(Line { type_name, assumed_bytes, ..Line::of(message) });
             }
             Occurrence::BodyTypeUnknown { type_name } => {
                 write(Line { type_name: Some(type_name), ..Line::of(LogMessage::BodyTypeUnknown) });
@@ -633,7 +634,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag, error: &'a Error) -> Vec<O
         Occurrence::BatchCalled { keys: 7, took },
         Occurrence::FillRefused { key },
         Occurrence::BodyRefused { key },
-        Occurrence::Unweighed { type_name: "T", max_entries: 10 },
+        Occurrence::WeightsEstimated { type_name: "T", assumed_bytes: 10 },
         Occurrence::Led,
         Occurrence::Joined,
         Occurrence::Waited { took },

@@ -273,6 +273,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         started: Tick,
         seq: u64,
     ) -> Option<Entry<V>> {
+        self.weights.learn_from(envelope.payload.len());
         let value = self.form.read(envelope.payload)?;
         let lifetimes = Lifetimes {
             ttl: envelope.fresh,
@@ -302,6 +303,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         let altered = Occurrence::ValuesAltered { type_name: type_name::<V>() };
         let payload = self.form.write(&entry.value, || self.gate.observe(altered))?;
+        self.weights.learn_from(payload.len());
         if payload.len() > self.gate.settings.max_value_bytes {
             // Readers bound what they unpack.
             return None;

@@ -1,9 +1,10 @@
-//! What values weigh, and what happens to types that cannot be weighed.
+//! What values weigh, and how types that are not weighed are estimated.
 
 use std::sync::Arc;
 
 use tower_stampede::{Builder, Stampede, Weigh};
 
+use crate::kit::log::{TextLog, assert_says};
 use crate::kit::origin::*;
 
 /// What one entry of this value weighs.
@@ -68,30 +69,47 @@ async fn a_thousand_strings_of_a_mebibyte_stay_within_the_bound() {
     assert!(stats.bytes <= 64 << 20);
 }
 
-async fn entries_of<V: Clone + Send + Sync + 'static>(builder: Builder<V>, value: V) -> u64 {
-    let cache = builder.build().unwrap();
-    for n in 0..12_000_u64 {
-        cache.put(n, value.clone()).await;
+/// A value as applications have them, of a type that the cache does not know.
+#[derive(Clone)]
+struct User {
+    name: String,
+    mail: String,
+}
+
+impl Weigh for User {
+    fn heap_bytes(&self) -> usize {
+        self.name.heap_bytes() + self.mail.heap_bytes()
     }
-    cache.stats().entries
+}
+
+fn user(bytes: usize) -> User {
+    User { name: "x".repeat(bytes / 2), mail: "x".repeat(bytes / 2) }
 }
 
 #[tokio::test(start_paused = true)]
-async fn values_that_cannot_be_weighed_are_ten_thousand_at_most() {
-    let page = Page(Vec::new());
-    let entries = entries_of(settings(), page.clone()).await;
-    assert!((9_990..=10_000).contains(&entries), "{entries}");
-    assert_eq!(entries_of(settings().weigh(), page.clone()).await, 12_000);
-    assert_eq!(entries_of(settings().weigher(|_| 0), page.clone()).await, 12_000);
-    assert_eq!(entries_of(settings().max_entries(11_000), page).await, 11_000);
-    assert_eq!(entries_of(settings(), String::new()).await, 12_000);
+async fn twenty_thousand_small_users_that_are_not_weighed_are_read_twice_and_loaded_once() {
+    let cache: Stampede<User> = settings().build().unwrap();
+    for id in (0..20_000_u64).chain(0..20_000) {
+        let load = || async { Ok::<_, OriginError>(user(40)) };
+        cache.get_or_compute(id, load).await.unwrap();
+    }
+    let stats = cache.stats();
+    assert_eq!((stats.computations, stats.hits, stats.evictions), (20_000, 20_000, 0));
 }
 
-/// Without a way to weigh the values the number of entries is bounded too, at 10,000. With fewer
-/// bytes than that, the bound on the bytes is the lower one.
 #[tokio::test(start_paused = true)]
-async fn max_bytes_holds_for_values_that_cannot_be_weighed_also_where_it_is_small() {
-    for max_bytes in [1000, 9_999, 10_000, 15_000, 100_000] {
+async fn a_value_that_is_not_weighed_counts_with_its_size_and_an_assumed_kibibyte() {
+    let assumed = weight(|it| it, user(100_000)).await;
+    assert_eq!(assumed, weight(|it| it.weigher(|_| 1024), user(0)).await);
+    let weighed = weight(Builder::weigh, user(100_000)).await;
+    assert!((100_000..101_000).contains(&weighed), "{weighed}");
+    let bounded = weight(|it| it.max_entries(1 << 20), user(0)).await;
+    assert!(bounded < 500, "a bound on the number adds nothing: {bounded}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_bytes_holds_for_estimated_weights() {
+    for max_bytes in [2000, 9_999, 100_000] {
         let cache: Stampede<Page> = settings().max_bytes(max_bytes).build().unwrap();
         for n in 0..300_u64 {
             cache.put(n, Page(Vec::new())).await;
@@ -102,46 +120,26 @@ async fn max_bytes_holds_for_values_that_cannot_be_weighed_also_where_it_is_smal
     }
 }
 
-#[test]
-fn one_warning_says_that_values_cannot_be_weighed_and_what_to_do() {
-    use std::sync::Mutex;
-
-    use tracing_subscriber::fmt::MakeWriter;
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl std::io::Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().extend_from_slice(bytes);
-            Ok(bytes.len())
+#[tokio::test(start_paused = true)]
+async fn one_warning_says_that_a_full_cache_only_estimates_and_what_to_do() {
+    let log = TextLog::default();
+    let _listening = log.listen(tracing::Level::WARN);
+    let small = || settings::<Page>().max_bytes(10_000);
+    let fill = async |cache: Stampede<Page>| {
+        for n in 0..100_u64 {
+            cache.put(n, Page(Vec::new())).await;
+            let _ = cache.stats();
         }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl<'a> MakeWriter<'a> for Lines {
-        type Writer = Self;
-
-        fn make_writer(&'a self) -> Self {
-            self.clone()
-        }
-    }
-
-    let lines = Lines::default();
-    let subscriber = tracing_subscriber::fmt().with_writer(lines.clone()).finish();
-    let _listening = crate::kit::log::listen(subscriber);
-    let _known: Stampede<String> = settings().build().unwrap();
-    let _bounded: Stampede<Page> = settings().max_entries(10).build().unwrap();
-    assert_eq!(lines.0.lock().unwrap().len(), 0);
-    let _unknown: Stampede<Page> = settings().build().unwrap();
-    let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
-    assert_eq!(text.matches("WARN").count(), 1, "{text}");
-    for part in ["Page", "10000", "Weigh", "weigher", "max_entries"] {
-        assert!(text.contains(part), "{part}: {text}");
-    }
+    };
+    fill(settings().build().unwrap()).await;
+    fill(small().weigh().build().unwrap()).await;
+    fill(small().max_entries(10).build().unwrap()).await;
+    assert_eq!(log.text(), "", "not full, weighed, or bounded by number");
+    fill(small().build().unwrap()).await;
+    let lines = log.lines();
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    let parts = ["WARN", "Page", "assumed_bytes=1024", "Weigh", "weigher", "max_entries"];
+    assert_says(&lines[0], &parts);
 }
 
 // Many texts are written piece by piece, and end with room to spare.

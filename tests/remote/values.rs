@@ -155,3 +155,24 @@ async fn processes_share_json_and_read_no_postcard() {
     assert_eq!(load(&users(), user()).await, user());
     assert_eq!(load(&users(), User { visits: 8, ..user() }).await, user());
 }
+
+#[tokio::test(start_paused = true)]
+async fn values_that_are_not_weighed_count_with_the_mean_length_of_those_that_were_encoded() {
+    #[derive(Clone, Serialize, Deserialize)]
+    struct User {
+        name: String,
+    }
+
+    let double = Double::new();
+    let caches: [Stampede<User>; 2] = [(); 2]
+        .map(|()| settings().remote(double.process(), RemoteSettings::new()).build().unwrap());
+    let load = || async { Ok::<_, OriginError>(User { name: "x".repeat(20_000) }) };
+    for (cache, from) in [(&caches[0], "computed"), (&caches[1], "read from the remote")] {
+        for id in 0..100_u64 {
+            cache.get_or_compute(id, load).await.unwrap();
+        }
+        let bytes = cache.lookup(99).unwrap().bytes;
+        assert!((19_000..21_500).contains(&bytes), "{from}: {bytes}");
+    }
+    assert_eq!(caches[1].stats().computations, 0);
+}
