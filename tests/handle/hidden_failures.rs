@@ -186,7 +186,7 @@ async fn a_caller_that_computes_alone_and_is_served_a_stale_value_is_told_of() {
     cache.put_with("other", Computed::new(100).ttl(MS)).await;
     pass(SECOND).await;
     origin.usually(Answer::Fail);
-    let answer = cache.get_or_compute_ref("other", origin.compute()).await.unwrap();
+    let answer = cache.entry("other").get_or_compute(origin.compute()).await.unwrap();
     assert_eq!((*answer, answer.outcome()), (100, CacheOutcome::StaleIfError));
     assert_eq!(told(&log), [1], "{}", log.text());
 }
@@ -253,7 +253,7 @@ async fn a_value_without_a_lifetime_is_no_old_value_for_its_wave() {
 async fn a_served_value_has_the_age_that_lookup_tells_and_is_stale_by_its_window() {
     let cache = settings().stale_for(HOUR).stale_if_error(2 * HOUR).build().unwrap();
     let origin = Origin::taking(5 * SECOND);
-    let first = cache.get_or_compute_ref("k", origin.compute()).await.unwrap();
+    let first = cache.entry("k").get_or_compute(origin.compute()).await.unwrap();
     assert_eq!((first.outcome(), first.is_stale()), (CacheOutcome::Computed, false));
     assert_eq!(first.age(), 5 * SECOND);
     origin.usually(Answer::Fail);
@@ -263,7 +263,7 @@ async fn a_served_value_has_the_age_that_lookup_tells_and_is_stale_by_its_window
         (90 * MINUTE, CacheOutcome::StaleIfError),
     ] {
         pass(passed).await;
-        let served = cache.get_or_compute_ref("k", origin.compute()).await.unwrap();
+        let served = cache.entry("k").get_or_compute(origin.compute()).await.unwrap();
         assert_eq!(served.outcome(), outcome);
         assert_eq!(served.age(), cache.lookup("k").unwrap().age, "{outcome:?}");
         assert_eq!(served.is_stale(), outcome != CacheOutcome::Hit);
@@ -278,7 +278,7 @@ async fn a_served_value_has_the_age_that_lookup_tells_and_is_stale_by_its_window
 async fn a_value_that_is_marked_stale_is_stale_at_once_for_those_that_keep_it() {
     let cache = settings().stale_for(HOUR).build().unwrap();
     cache.put("k", 1).await;
-    let served = cache.get_ref("k").await.unwrap();
+    let served = cache.entry("k").get().await.unwrap();
     assert!(!served.is_stale());
     cache.mark_stale("k").await;
     assert!(served.is_stale());

@@ -373,7 +373,7 @@ async fn a_caller_that_joins_a_leader_which_finds_a_stale_value_in_the_remote_is
     let origin = second_call(SECOND).await;
     let served = herd(2, |_| {
         let (process, origin) = (processes[0].clone(), origin.clone());
-        async move { process.get_or_compute_ref("k", origin.compute()).await.unwrap() }
+        async move { process.entry("k").get_or_compute(origin.compute()).await.unwrap() }
     });
     let [leader, waiter] = &served.await[..] else { unreachable!("a herd of two") };
     assert_eq!((**leader, **waiter), (1, 1));
