@@ -9,7 +9,7 @@ use crate::http::flow::miss::alone_detail;
 use crate::http::rules::decline_reason::{DeclineReason, UnstoredReason};
 use crate::http::rules::request::BypassReason;
 use crate::observe::labels::LocalLock;
-use crate::observe::lines::{LineLevel, LogMessage};
+use crate::observe::lines::LogMessage;
 use crate::observe::table::{Metric, MetricKind};
 use crate::observe::{CallersGot, ComputationEnd, LockAnswer, RemoteOp};
 use crate::outcome::CacheOutcome;
@@ -56,14 +56,9 @@ fn the_page_lists_every_log_line_with_its_level_and_fields() {
         let [message] = quoted(row[1])[..] else { panic!("{row:?}") };
         (row[0].to_owned(), message, quoted(row[2]))
     });
-    let code = LogMessage::ALL.iter().map(|message| {
-        let level = match message.level() {
-            LineLevel::Debug => "DEBUG",
-            LineLevel::Info => "INFO",
-            LineLevel::Warn => "WARN",
-        };
-        (level.to_owned(), message.text(), message.fields().to_vec())
-    });
+    let code = LogMessage::ALL
+        .iter()
+        .map(|message| (message.level().to_string(), message.text(), message.fields().to_vec()));
     assert_same("log lines", page.collect(), code.collect());
 }
 
