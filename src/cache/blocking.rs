@@ -87,7 +87,9 @@ impl<C> Blocking<C> {
         &self.cache
     }
 
-    /// Blocks the thread until `future` ends.
+    /// Blocks the thread until `future` ends. Apart from the way of a hit.
+    #[cold]
+    #[inline(never)]
     #[track_caller]
     fn wait<F: Future>(&self, future: F) -> F::Output {
         let Ok(here) = Handle::try_current() else { return self.runtime.block_on(future) };

@@ -56,9 +56,9 @@ fn the_page_lists_every_log_line_with_its_level_and_fields() {
         let [message] = quoted(row[1])[..] else { panic!("{row:?}") };
         (row[0].to_owned(), message, quoted(row[2]))
     });
-    let code = LogMessage::ALL.iter().map(|message| {
-        (message.level().to_string(), message.text(), message.fields().to_vec())
-    });
+    let code = LogMessage::ALL
+        .iter()
+        .map(|message| (message.level().to_string(), message.text(), message.fields().to_vec()));
     assert_same("log lines", page.collect(), code.collect());
 }
 

@@ -124,7 +124,8 @@ fn time_outs_end_the_wait_of_a_thread_and_a_panic_reaches_the_one_that_led() {
     assert_eq!(cache.get_or_compute("k", hang).unwrap_err().kind(), ErrorKind::ComputeTimeout);
     assert!(begun.elapsed() < LONG);
     drop(open);
-    let panicking = cache.clone();
+    let panicking: Stampede<u64> = settings().build().unwrap();
+    let panicking = panicking.blocking_on(runtime.handle());
     let text = panic_text(std::panic::AssertUnwindSafe(move || {
         drop(panicking.get_or_compute("p", || -> Result<u64, OriginError> { panic!("no value") }));
     }));
