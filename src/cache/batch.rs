@@ -260,6 +260,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         batcher: &Arc<Batcher<V>>,
         context: Option<Arc<CallContext<V>>>,
     ) -> Result<Answer<V, V>, Error> {
+        let read_key = key.clone();
         let (mut member, own) = single(batcher, key, app_key);
         member.context = context;
         let answer = async {
@@ -272,7 +273,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
                 }
             }
         };
-        begin_and(own, answer).await
+        begin_and(own, self.read_in_time(&read_key, member.context.as_deref(), answer)).await
     }
 
     /// Answers a caller of one key of a batch.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::Either;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::cache::call_options::CallContext;
 use crate::cache::computation::Compute;
@@ -65,12 +65,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         }
         let answer = match lookup {
             Lookup::Stale(seen) | Lookup::Unvouched(seen) if limits.soft.is_some() => {
-                Either::Left(self.wait_for_fresh(work.waiting_for_newer(&seen), lead_by))
+                let work = work.waiting_for_newer(&seen);
+                Either::Left(self.wait_for_fresh(work, ends_at(limits.soft), lead_by, refresh_by))
             }
             Lookup::Miss(stale) if limits.soft.is_some() => {
                 let mut work = work;
                 work.question.in_hand = stale;
-                Either::Left(self.wait_for_fresh(work, lead_by))
+                Either::Left(self.wait_for_fresh(work, ends_at(limits.soft), lead_by, refresh_by))
             }
             lookup => Either::Right(self.answer_at_once(work, lookup, lead_by, refresh_by)),
         };
@@ -81,13 +82,19 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
                 return answer;
             }
             if let Some(served) = stale_now() {
+                self.engine.keep_going(key.as_bytes());
                 return self.count(Ok(served));
             }
         }
         let Some(at) = ends_at(limits.hard) else { return answer.await };
-        if let Ok(answer) = timeout_at(at, answer).await {
+        if let Ok(answer) = timeout_at(at, &mut answer).await {
             return answer;
         }
+        if self.engine.mode() != Mode::On {
+            // It was switched meanwhile, and refuses no caller.
+            return answer.await;
+        }
+        self.engine.keep_going(key.as_bytes());
         let error = self.engine.waited_too_long(&key);
         let served = stale_now();
         if let Some(Answer::Entry(entry, _)) = &served {
@@ -98,16 +105,24 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.count(served.ok_or_else(|| Failed::of(error, CacheOutcome::Refused)))
     }
 
-    async fn wait_for_fresh<C, LF>(
+    /// Waits for a fresh value, until `soft` also where the remote has a stale one.
+    async fn wait_for_fresh<C, LF, RF>(
         self: &Arc<Self>,
         work: KeyWork<V, C>,
+        soft: Option<Instant>,
         lead_by: impl FnOnce(Lead<V>, KeyWork<V, C>) -> LF + Copy,
+        refresh_by: (LedFor, impl FnOnce(Lead<V>, KeyWork<V, C>) -> RF),
     ) -> Result<Answer<V, C::Own>, Error>
     where
         C: Compute<V>,
         LF: Future<Output = LeadOutcome<V, KeyWork<V, C>>>,
+        RF: Future<Output = Option<LeadOutcome<V, KeyWork<V, C>>>>,
     {
-        let outcome = match self.run(work, lead_by).await {
+        let outcome = self.run(work, lead_by).await;
+        if soft.is_some_and(|at| Instant::now() >= at) {
+            return self.answered(outcome, refresh_by).await;
+        }
+        let outcome = match outcome {
             // The remote has a stale value.
             RunOutcome::Found(seen, work)
             | RunOutcome::Answer(seen, CacheOutcome::Joined, work)
@@ -124,15 +139,34 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     /// may have been invalidated.
     fn stale_now<T>(&self, key: &Key, context: Option<&CallContext<V>>) -> Option<Answer<V, T>> {
         let (found, now) = (self.fallback(key, None)?, self.now());
-        if context.is_some_and(|call| !call.accepts(&found, now)) {
-            return None;
-        }
         let window = found.window();
         let outcome = match now {
             now if now < window.fresh_until => CacheOutcome::Hit,
             now if now < window.served_until() => CacheOutcome::Stale,
+            _ if context.is_some_and(|call| !call.accepts(&found, now)) => return None,
             _ => CacheOutcome::StaleIfError,
         };
         Some(Answer::Entry(found, outcome))
+    }
+
+    /// Ends a fresh read at the time-out of its call. What runs goes on.
+    pub(super) async fn read_in_time<T>(
+        &self,
+        key: &Key,
+        context: Option<&CallContext<V>>,
+        read: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut read = pin!(read);
+        let limit = context.and_then(|call| call.options.timeout);
+        let Some(limit) = limit else { return read.await };
+        match timeout(limit, &mut read).await {
+            Ok(answer) => answer,
+            Err(_) if self.engine.mode() != Mode::On => read.await,
+            Err(_) => {
+                self.engine.keep_going(key.as_bytes());
+                self.observer.answered(CacheOutcome::Refused);
+                Err(self.engine.waited_too_long(key).in_cache(&self.name))
+            }
+        }
     }
 }

@@ -27,11 +27,13 @@ pub(crate) struct CallOptions {
 pub(crate) struct CallContext<V> {
     pub(super) options: CallOptions,
     stored: Mutex<Option<Stored<V>>>,
+    /// What the leader has found in the remote.
+    found: Mutex<Option<Arc<Entry<V>>>>,
 }
 
 impl<V> CallContext<V> {
     pub(super) fn new(options: CallOptions) -> Arc<Self> {
-        Arc::new(Self { options, stored: Mutex::default() })
+        Arc::new(Self { options, stored: Mutex::default(), found: Mutex::default() })
     }
 
     /// Shows the computation what is stored.
@@ -39,6 +41,16 @@ impl<V> CallContext<V> {
         let before = std::mem::replace(&mut *self.stored.lock(), stored);
         // Without the lock: it may be the last owner of a value.
         drop(before);
+    }
+
+    /// Takes note of what the remote has.
+    pub(super) fn note_found(&self, found: &Arc<Entry<V>>) {
+        let before = self.found.lock().replace(Arc::clone(found));
+        drop(before);
+    }
+
+    pub(super) fn found(&self) -> Option<Arc<Entry<V>>> {
+        self.found.lock().clone()
     }
 
     pub(super) fn take_stored(&self) -> Option<Stored<V>> {
@@ -53,12 +65,14 @@ impl<V> CallContext<V> {
 }
 
 impl<V> Computed<V> {
-    /// Adds the options of the call that has computed the value. What the value says itself counts.
+    /// Adds the options of the call that has computed the value. What the value says itself counts,
+    /// and so do the tags that it keeps of the one that it replaces.
     pub(super) fn with_options(mut self, options: &CallOptions) -> Self {
         self.ttl = self.ttl.or(options.ttl);
         self.stale_for = self.stale_for.or(options.stale_for);
         self.stale_if_error = self.stale_if_error.or(options.stale_if_error);
-        options.tags.iter().cloned().fold(self, Self::tag)
+        self.tags.extend_from_slice(&options.tags);
+        self
     }
 }
 

@@ -224,10 +224,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         later: &'a mut dyn TakeCall<V>,
         context: Option<Arc<CallContext<V>>>,
     ) -> BoxFuture<'a, Result<Answer<V, V>, Error>> {
-        let work = KeyWork::serve(self, key, None, LentClosure(later)).with_context(context);
         Box::pin(async move {
+            let work = KeyWork::serve(self, key.clone(), None, LentClosure(later));
             let on_task = |lead, work| self.lead_deferred(lead, work);
-            self.read_fresh(work, on_task).await
+            let read = self.read_fresh(work.with_context(context.clone()), on_task);
+            self.read_in_time(&key, context.as_deref(), read).await
         })
     }
 
@@ -322,7 +323,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     /// Answers a caller by what its run has come to.
-    fn answered<C, RF>(
+    pub(super) fn answered<C, RF>(
         self: &Arc<Self>,
         outcome: RunOutcome<V, KeyWork<V, C>>,
         refresh_by: (LedFor, impl FnOnce(Lead<V>, KeyWork<V, C>) -> RF),

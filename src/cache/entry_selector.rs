@@ -13,9 +13,8 @@ use crate::cache::handle::Stampede;
 use crate::cache::state::Lookup;
 use crate::cache::typed::Cache;
 use crate::computed::Computed;
-use crate::entry::Entry;
 use crate::error::{BoxError, Error};
-use crate::key::{Key, KeyBuf, Tag, ToKey};
+use crate::key::{Key, Tag, ToKey};
 use crate::outcome::CacheOutcome;
 
 /// One call with options of its own: from [`Stampede::entry`] or [`Cache::entry`].
@@ -122,23 +121,6 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     pub fn entry<K: ToKey>(&self, key: K) -> EntrySelector<'_, Self, K> {
         EntrySelector::new(self, key)
     }
-
-    /// Looks a key up for a call that may want to see what the remote has.
-    fn look_up_for<K: ToKey + ?Sized>(
-        &self,
-        key: &K,
-        options: &mut CallOptions,
-    ) -> Result<Arc<Entry<V>>, (Key, Lookup<V>)> {
-        if !options.skips_local_copy {
-            return self.look_up(key);
-        }
-        let key = KeyBuf::of(key).to_key();
-        if self.0.engine.remote(&key).is_some() {
-            return Err((key, Lookup::Miss(None)));
-        }
-        options.skips_local_copy = false;
-        self.look_up(&key)
-    }
 }
 
 #[expect(clippy::manual_async_fn, reason = "an async function holds its closure twice")]
@@ -173,8 +155,12 @@ where
         E: Into<BoxError> + Send + 'static,
     {
         async move {
-            let Self { cache, key, mut options } = self;
-            let miss = match cache.look_up_for(&key, &mut options) {
+            let Self { cache, key, options } = self;
+            let looked = match options.skips_local_copy {
+                true => Box::pin(cache.0.look_past_copy(key.to_key())).await,
+                false => cache.look_up(&key),
+            };
+            let miss = match looked {
                 Ok(entry) => return Ok(cache.0.serve(entry, CacheOutcome::Hit)),
                 Err(miss) => miss,
             };
@@ -212,8 +198,12 @@ where
         E: Into<BoxError> + Send + 'static,
     {
         async move {
-            let Self { cache, key, mut options } = self;
-            let miss = match cache.look_up_for(&key, &mut options) {
+            let Self { cache, key, options } = self;
+            let looked = match options.skips_local_copy {
+                true => Box::pin(cache.0.look_past_copy(key.to_key())).await,
+                false => cache.look_up(&key),
+            };
+            let miss = match looked {
                 Ok(entry) => return Ok(cache.0.serve(entry, CacheOutcome::Hit)),
                 Err(miss) => miss,
             };
@@ -245,8 +235,12 @@ where
         R: Into<Computed<V>>,
         E: Into<BoxError>,
     {
-        let Self { cache, key, mut options } = self;
-        let (key, look) = match cache.look_up_for(&key, &mut options) {
+        let Self { cache, key, options } = self;
+        let looked = match options.skips_local_copy {
+            true => Box::pin(cache.0.look_past_copy(key.to_key())).await,
+            false => cache.look_up(&key),
+        };
+        let (key, look) = match looked {
             Ok(entry) => return Ok(cache.0.serve(entry, CacheOutcome::Hit)),
             Err(miss) => miss,
         };
@@ -298,8 +292,12 @@ where
     ///
     /// Cancel safe.
     pub async fn get(self) -> Option<Served<V>> {
-        let Self { cache, key, mut options } = self;
-        match cache.look_up_for(&key, &mut options) {
+        let Self { cache, key, options } = self;
+        let looked = match options.skips_local_copy {
+            true => Box::pin(cache.0.look_past_copy(key.to_key())).await,
+            false => cache.look_up(&key),
+        };
+        match looked {
             Ok(entry) => Some(cache.0.serve(entry, CacheOutcome::Hit)),
             Err(miss) => {
                 let found = cache.find(miss).await;
@@ -369,9 +367,13 @@ where
     ///
     /// As [`Cache::get`].
     pub async fn get(self) -> Result<Served<V>, Failure<E>> {
-        let Self { cache, key, mut options } = self;
+        let Self { cache, key, options } = self;
         let handle = cache.handle();
-        let (miss, asked) = match handle.look_up_for(&key, &mut options) {
+        let looked = match options.skips_local_copy {
+            true => Box::pin(handle.0.look_past_copy(key.to_key())).await,
+            false => handle.look_up(&key),
+        };
+        let (miss, asked) = match looked {
             Ok(entry) => return Ok(handle.0.serve(entry, CacheOutcome::Hit)),
             Err(miss) => (miss, handle.0.now()),
         };

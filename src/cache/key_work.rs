@@ -190,8 +190,22 @@ impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
         }
     }
 
-    fn skips_local_copy(&self) -> bool {
-        self.context.as_ref().is_some_and(|call| call.options.skips_local_copy)
+    fn judge_value(&mut self, found: &Arc<Entry<V>>) -> Judgement {
+        if self.is_replaced(found) {
+            self.passed_over = Some(Arc::clone(found));
+            return Judgement::Useless;
+        }
+        match self.state.judge_found(&self.key, found) {
+            Freshness::Fresh | Freshness::Early => Judgement::Serves,
+            Freshness::Stale if matches!(self.purpose, Purpose::Serve) => Judgement::Serves,
+            Freshness::Stale | Freshness::StaleIfError => {
+                if matches!(self.purpose, Purpose::Serve) {
+                    self.passed_over = Some(Arc::clone(found));
+                }
+                Judgement::Useless
+            }
+            Freshness::Expired => Judgement::Useless,
+        }
     }
 }
 
@@ -205,7 +219,7 @@ impl<V: Clone + Send + Sync + 'static> Caller<V> for KeyQuestion<V> {
     }
 
     fn second_look(&mut self) -> Option<Arc<Entry<V>>> {
-        if matches!(self.purpose, Purpose::FreshRead(_)) || self.skips_local_copy() {
+        if matches!(self.purpose, Purpose::FreshRead(_)) {
             return None;
         }
         match self.state.look(self.key.as_bytes()) {
@@ -248,30 +262,16 @@ impl<V: Clone + Send + Sync + 'static> Search<V> for KeyQuestion<V> {
     }
 
     fn judge(&mut self, found: &Arc<Entry<V>>) -> Judgement {
-        if self.is_replaced(found) {
-            self.passed_over = Some(Arc::clone(found));
-            return Judgement::Useless;
+        if let Some(call) = &self.context {
+            call.note_found(found);
         }
-        match self.state.judge_found(&self.key, found) {
-            Freshness::Fresh | Freshness::Early => Judgement::Serves,
-            Freshness::Stale if matches!(self.purpose, Purpose::Serve) => Judgement::Serves,
-            Freshness::Stale | Freshness::StaleIfError => {
-                if matches!(self.purpose, Purpose::Serve) {
-                    self.passed_over = Some(Arc::clone(found));
-                }
-                Judgement::Useless
-            }
-            Freshness::Expired => Judgement::Useless,
-        }
+        self.judge_value(found)
     }
 
     fn copy_here(&mut self) -> Option<Arc<Entry<V>>> {
-        if self.skips_local_copy() {
-            return None;
-        }
         let copy = self.state.local.peek(self.key.as_bytes())?;
         let is_meant = copy.is_copy_over(self.state.now()) && self.state.engine.log.is_alive(&copy);
-        (is_meant && self.judge(&copy) == Judgement::Serves).then_some(copy)
+        (is_meant && self.judge_value(&copy) == Judgement::Serves).then_some(copy)
     }
 
     fn despite_hold(&self) -> bool {
@@ -394,10 +394,16 @@ impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
 /// Each end returns what is left to do. That is code of the user, as is the `Drop` of what this holds,
 /// and the task may have other callers to answer first.
 impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
-    /// Returns what the computation may renew.
+    /// Returns what the computation may renew. Where there is a remote, that is what the leader has
+    /// found there: a copy here may be older, and other processes may have invalidated it since.
     pub(super) fn stored(&self) -> Option<Stored<V>> {
-        let older = self.replaced.as_ref()?;
-        self.state.engine.log.is_alive(older).then(|| Stored::new(older, self.state.now()))
+        let call = self.context.as_ref()?;
+        let older = match self.state.engine.shared.get() {
+            Some(_) => call.found(),
+            None => self.replaced.clone(),
+        };
+        let older = older.filter(|entry| self.state.may_stand_in(entry))?;
+        Some(Stored::new(&older, self.state.now()))
     }
 
     pub(super) async fn end_computed(
@@ -414,11 +420,11 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
         if !computed.storable {
             return self.end_unstored(lead, declined).await;
         }
+        let computed = computed.with_tags_of(self.replaced.as_deref());
         let computed = match &self.context {
             Some(call) => computed.with_options(&call.options),
             None => computed,
         };
-        let computed = computed.with_tags_of(self.replaced.as_deref());
         match self.state.entry(computed, &lead.facts()) {
             (entry, true) => lead.store(&entry),
             (entry, false) => self.end_unstored(lead, Conclusion::Share(entry)).await,

@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::handle::{Announcement, Invalidation};
-use crate::cache::state::CacheState;
+use crate::cache::key_work::ReplacedEntry;
+use crate::cache::state::{CacheState, Lookup};
 use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
 use crate::flight::door::{Conclusion, Lead, try_lead};
@@ -19,9 +20,12 @@ use crate::freshness::Freshness;
 #[cfg(feature = "http")]
 use crate::key::UriReach;
 use crate::key::{Key, Tag, uri_tag_of};
-use crate::lease::shared_store::{Delivery, Errand, RemoteHealth, RemoteValue, SharedStore};
+use crate::lease::shared_store::{
+    Delivery, Errand, RemoteHealth, RemoteValue, SharedStore, Unavailable,
+};
 use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence};
+use crate::outcome::CacheOutcome;
 
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     pub(crate) fn remote_health(&self) -> Option<RemoteHealth> {
@@ -205,35 +209,82 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     /// Asks the remote for a value that may be served, and keeps a copy.
     pub(crate) async fn fetch(self: &Arc<Self>, key: Key) -> Option<Arc<Entry<V>>> {
-        let shared = Arc::clone(self.engine.shared.get()?);
+        self.fetch_value(key).await.ok().flatten()
+    }
+
+    /// Looks for a call that skips the copy of this process: what it finds there and in the remote,
+    /// whichever is newer. A copy of a value that the remote has no more is stale from now on.
+    pub(crate) async fn look_past_copy(
+        self: &Arc<Self>,
+        key: Key,
+    ) -> Result<Arc<Entry<V>>, (Key, Lookup<V>)> {
+        let look = match self.fetch_value(key.clone()).await {
+            Ok(Some(found)) if self.now() < found.window().fresh_until => Lookup::Fresh(found),
+            Ok(Some(found)) => Lookup::Stale(found),
+            Ok(None) => {
+                let copy = self.local.peek(key.as_bytes()).filter(|copy| copy.version.is_some());
+                if let Some(copy) = copy {
+                    copy.mark_stale(self.now());
+                }
+                self.look(key.as_bytes())
+            }
+            Err(Unavailable) => self.look(key.as_bytes()),
+        };
+        match look {
+            Lookup::Fresh(entry) => {
+                self.observer.answered(CacheOutcome::Hit);
+                Ok(entry)
+            }
+            look => Err((key, look)),
+        }
+    }
+
+    /// Returns a value that may be served, or that there is none in the remote. Where that cannot be
+    /// asked, or has something older than this process, or a marker, it says nothing.
+    async fn fetch_value(self: &Arc<Self>, key: Key) -> Result<Option<Arc<Entry<V>>>, Unavailable> {
+        let shared = Arc::clone(self.engine.shared.get().ok_or(Unavailable)?);
         if self.engine.mode() != Mode::On || !shared.is_up(&key) {
-            return None;
+            return Err(Unavailable);
         }
         self.engine.note_runtime();
         let request = FlightRequest::of(key).despite_hold().led_for(LedFor::CallerWithValue);
         let key = request.key.clone();
         // As the leader of a flight it cannot store a value that is invalidated meanwhile.
         let Some(lead) = try_lead(&self.engine, request) else {
-            let found = shared.get(&key, &mut None).await;
-            return found.ok().and_then(|found| self.servable(&key, found));
+            return self.servable(&key, shared.get(&key, &mut None).await?);
         };
         let found = shared.get(&key, &mut None).await;
-        let Some(entry) = found.ok().and_then(|found| self.servable(&key, found)) else {
-            lead.end(Conclusion::Withdraw);
-            return None;
+        let entry = match found.and_then(|found| self.servable(&key, found)) {
+            Ok(Some(entry)) => entry,
+            nothing => {
+                lead.end(Conclusion::Withdraw);
+                return nothing;
+            }
         };
         lead.adopt(&entry);
         self.adopted(&entry);
         lead.end_found(Arc::clone(&entry)).after_others().await;
-        Some(entry)
+        Ok(Some(entry))
     }
 
-    fn servable(&self, key: &Key, found: RemoteValue<V>) -> Option<Arc<Entry<V>>> {
-        let RemoteValue::Entry(entry) = found else { return None };
-        match self.judge_found(key, &entry) {
+    fn servable(
+        &self,
+        key: &Key,
+        found: RemoteValue<V>,
+    ) -> Result<Option<Arc<Entry<V>>>, Unavailable> {
+        let entry = match found {
+            RemoteValue::Entry(entry) => entry,
+            RemoteValue::Nothing | RemoteValue::Useless(_) => return Ok(None),
+            RemoteValue::Uncacheable { .. } => return Err(Unavailable),
+        };
+        let here = self.local.peek(key.as_bytes()).filter(|here| self.engine.log.is_alive(here));
+        if here.is_some_and(|here| !ReplacedEntry::of(&entry).is_no_older_than(&here)) {
+            return Err(Unavailable);
+        }
+        Ok(match self.judge_found(key, &entry) {
             Freshness::Fresh | Freshness::Early | Freshness::Stale => Some(entry),
             Freshness::StaleIfError | Freshness::Expired => None,
-        }
+        })
     }
 }
 

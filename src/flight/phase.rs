@@ -405,6 +405,11 @@ impl<V> Flight<V> {
         self.interest.load(Ordering::Acquire) > 0
     }
 
+    /// Lets the work go on without any caller.
+    pub(super) fn keep_wanted(&self) {
+        self.interest.fetch_add(LEADERS_CALLER, Ordering::AcqRel);
+    }
+
     /// Waits until no caller wants the result. Only one leader waits for that.
     ///
     /// Cancel safe: a dropped wait leaves nothing behind.

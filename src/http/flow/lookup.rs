@@ -2,11 +2,11 @@
 //! flight it belongs to, and what may answer it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Uri};
+use tokio::time::Instant;
 
 use crate::cache::state::Lookup;
 use crate::clock::Tick;
@@ -368,6 +368,8 @@ pub(crate) struct HttpCaller {
     pub(super) refreshed: Option<RefreshedEntry>,
     /// A hash of what the request has besides its key, once it goes to a flight; zero: nothing.
     pub(super) unkeyed: u64,
+    /// Until when it waits for a new response, though it may be served a stale one.
+    pub(super) soft_until: Option<Instant>,
 }
 
 /// Which requests of a variant a flight is for.
@@ -394,6 +396,7 @@ impl HttpCaller {
             learned: None,
             refreshed: None,
             unkeyed: 0,
+            soft_until: None,
         }
     }
 
@@ -651,12 +654,20 @@ impl HttpCaller {
         self.reads_fresh().then_some(self.request.not_before)
     }
 
-    /// Returns how long the request waits for a new response where it may be served a stale one.
-    pub(super) fn soft_timeout(&self) -> Option<Duration> {
+    /// Sets until when the request waits for a new response where it may be served a stale one.
+    pub(super) fn wait_softly(&mut self) -> Option<Instant> {
         let ClientRequest { cache, wishes, .. } = &*self.request;
         let takes_stale = !wishes.no_store && wishes.demand.is_none();
-        let is_limited = takes_stale && cache.engine.mode() == Mode::On;
-        cache.engine.settings.soft_timeout.filter(|_| is_limited)
+        if takes_stale && cache.engine.mode() == Mode::On {
+            let limit = cache.engine.settings.soft_timeout;
+            self.soft_until = limit.and_then(|limit| Instant::now().checked_add(limit));
+        }
+        self.soft_until
+    }
+
+    /// Returns whether a stale response is none for this request yet.
+    pub(super) fn waits_softly(&self) -> bool {
+        self.soft_until.is_some_and(|at| Instant::now() < at)
     }
 
     /// Returns what may be served in place of a failure.

@@ -1,11 +1,10 @@
 //! A request that found nothing fresh: it waits, leads or goes alone.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use http::{Request, Response};
 use http_body::Body;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 use tower_service::Service;
 
 use crate::cache::state::Lookup;
@@ -49,21 +48,21 @@ where
         Lookup::Unvouched(_) => Box::pin(caller.look_vouched()).await,
         look => look,
     };
-    let soft_timeout = caller.soft_timeout();
+    let soft = caller.wait_softly();
     let (entry, outcome) = match look {
         Lookup::Fresh(entry) | Lookup::Early(entry) => (entry, CacheOutcome::Hit),
         Lookup::Stale(entry) | Lookup::Unvouched(entry)
-            if !caller.request.wishes.no_store && soft_timeout.is_none() =>
+            if !caller.request.wishes.no_store && soft.is_none() =>
         {
             (entry, CacheOutcome::Stale)
         }
         Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
             caller.stale = Some(entry);
-            return answer_in_time(caller, service, request, soft_timeout).await;
+            return answer_in_time(caller, service, request, soft).await;
         }
         Lookup::Miss(stale) => {
             caller.stale = stale;
-            return answer_in_time(caller, service, request, soft_timeout).await;
+            return answer_in_time(caller, service, request, soft).await;
         }
     };
     let answer = answered(&caller, &entry, outcome);
@@ -71,13 +70,13 @@ where
     Ok(answer)
 }
 
-/// Answers a request that found nothing fresh; after `soft_timeout` with something stale, if that
+/// Answers a request that found nothing fresh; from `soft` on with something stale, if that
 /// may be served. A leader's work goes on, as for a client that hangs up.
 async fn answer_in_time<S, Q, B>(
     caller: HttpCaller,
     service: S,
     request: Request<Q>,
-    soft_timeout: Option<Duration>,
+    soft: Option<Instant>,
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
@@ -87,19 +86,20 @@ where
     B: Body + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    let late = soft_timeout.map(|limit| {
+    let late = soft.map(|limit| {
         let late = HttpCaller::new(Arc::clone(&caller.request), caller.forward);
         (limit, late)
     });
     let answer = HttpWork::answering(caller, service, request).resolve();
     let Some((limit, late)) = late else { return answer.await };
     let mut answer = Box::pin(answer);
-    if let Ok(answer) = timeout(limit, &mut answer).await {
+    if let Ok(answer) = timeout_at(limit, &mut answer).await {
         return answer;
     }
     // What is stored now: what the request has found may have been invalidated.
     match late.fallback() {
         Some(entry) => {
+            late.request.cache.engine.keep_going(late.flight_request().key.as_bytes());
             let is_served = late.request.cache.now() < entry.window().served_until();
             let outcome = if is_served { CacheOutcome::Stale } else { CacheOutcome::StaleIfError };
             Ok(answered(&late, &entry, outcome))

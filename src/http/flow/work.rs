@@ -134,7 +134,7 @@ impl HttpQuestion {
             freshness => freshness,
         };
         let meets = wishes.are_met_by(found, now);
-        let takes_stale = self.caller.soft_timeout().is_none();
+        let takes_stale = !self.caller.waits_softly();
         match freshness {
             Freshness::Fresh | Freshness::Early if meets => Judgement::Serves,
             Freshness::Stale if serves && wishes.demand.is_none() && takes_stale => {
@@ -171,7 +171,7 @@ impl Search<StoredResponse> for HttpQuestion {
         let found = look_held(cache, rules, primary.as_bytes(), asked, headers, now);
         match (wishes.judge(found, now).0, &self.purpose) {
             (Lookup::Fresh(entry) | Lookup::Early(entry), HttpPurpose::Answer) => Some(entry),
-            (Lookup::Stale(entry), HttpPurpose::Answer) if self.caller.soft_timeout().is_none() => {
+            (Lookup::Stale(entry), HttpPurpose::Answer) if !self.caller.waits_softly() => {
                 Some(entry)
             }
             _ => None,
