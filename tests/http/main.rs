@@ -6,7 +6,6 @@ mod kit;
 
 mod admin;
 mod arriving_bytes;
-mod attack_soft_time_outs;
 mod attacks;
 mod body;
 mod caller_context;
