@@ -4,6 +4,7 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod attack_options;
 mod batch_edges;
 mod batch_storms;
 mod batches;
