@@ -523,7 +523,7 @@ async fn a_stored_failure_takes_the_place_of_no_failure() {
 #[tokio::test(start_paused = true)]
 async fn a_failure_of_the_service_that_a_stale_response_hides_is_a_line() {
     for (failure, cause) in [
-        (Answer::error as fn() -> Answer, "the service failed"),
+        (Answer::error as fn() -> Answer, "the service cannot be reached"),
         (|| Answer::status(503), "the service answered 503"),
         (Answer::never, "computation took too long"),
     ] {
@@ -549,7 +549,7 @@ async fn a_failure_of_the_service_that_a_stale_response_hides_is_a_line() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_request_for_itself_that_is_answered_stale_is_told_of() {
+async fn a_failed_request_for_a_part_that_is_answered_stale_is_told_of() {
     let log = TextLog::default();
     let origin = Origin::new(|_| Answer::ok("max-age=10, stale-if-error=600", "page"));
     let cache = origin_only();
@@ -561,7 +561,6 @@ async fn a_request_for_itself_that_is_answered_stale_is_told_of() {
         [(2, Answer::error as fn() -> Answer), (3, || Answer::status(503)), (4, Answer::error)]
     {
         origin.answers(move |_| failure());
-        // A part that no flight is for.
         let part = with("/page", &[("range", "bytes=0-1"), ("if-range", "\"other\"")]);
         let reply = send(&app, part).await;
         assert!(reply.is(CacheOutcome::StaleIfError), "{reply:?}");
