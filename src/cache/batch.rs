@@ -47,7 +47,7 @@ use crate::cache::batch::round::{BatchKey, KeyOutcome, Panic, Round, Way};
 pub(crate) use crate::cache::batch::round::{
     BatchLoad, Batcher, KeyToLoad, LoadedPairs, absent_error,
 };
-use crate::cache::call_options::CallContext;
+use crate::cache::call_options::{CallContext, CallOptions};
 use crate::cache::computation::{BoxedCall, Compute};
 use crate::cache::compute::Answer;
 use crate::cache::key_work::{KeyQuestion, KeyWork};
@@ -121,7 +121,8 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
         let call = own.map_or_else(|| batcher.open_call(), |own| Arc::clone(&own.call));
         let seat = Arc::new(Seat::new(app_key, call, Arc::clone(batcher) as Arc<dyn OpenCall>));
         let (batcher, own) = (Arc::clone(batcher), own.cloned());
-        Self { key, batcher, seat, own, place: None, context: None }
+        let context = batcher.sees_stored.then(|| CallContext::new(CallOptions::default()));
+        Self { key, batcher, seat, own, place: None, context }
     }
 
     fn work(&self, state: &Arc<CacheState<V>>) -> KeyWork<V, Self> {
@@ -248,7 +249,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         context: Option<Arc<CallContext<V>>>,
     ) -> Result<Answer<V, V>, Error> {
         let (mut member, own) = single(batcher, key, app_key);
-        member.context = context;
+        member.context = context.or(member.context);
         begin_and(own, self.answer_in_batch(lookup, member)).await
     }
 
@@ -262,7 +263,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     ) -> Result<Answer<V, V>, Error> {
         let read_key = key.clone();
         let (mut member, own) = single(batcher, key, app_key);
-        member.context = context;
+        member.context = context.or(member.context);
         let answer = async {
             let mut drivers = 1..MAX_DRIVERS;
             loop {

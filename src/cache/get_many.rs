@@ -142,7 +142,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 
     /// A batcher for one batch: no caller beside it knows it, so it has no window.
     fn new_batcher(&self, load: BatchLoad<V>) -> Arc<Batcher<V>> {
-        Batcher::new(&self.0.engine, load, absent_error(), Duration::ZERO)
+        Batcher::new(&self.0.engine, load, absent_error(), Duration::ZERO, false)
     }
 
     /// Returns values from the store, and loads each of the others by itself, side by side.

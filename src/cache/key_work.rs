@@ -397,9 +397,8 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
     /// Returns what the computation may renew. Where there is a remote, that is what the leader has
     /// found there: a copy here may be older, and other processes may have invalidated it since.
     pub(super) fn stored(&self) -> Option<Stored<V>> {
-        let call = self.context.as_ref()?;
         let older = match self.state.engine.shared.get() {
-            Some(_) => call.found(),
+            Some(_) => self.context.as_ref()?.found(),
             None => self.replaced.clone(),
         };
         let older = older.filter(|entry| self.state.may_stand_in(entry))?;

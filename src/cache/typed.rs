@@ -266,14 +266,23 @@ where
         R: Into<Computed<V>> + 'static,
     {
         let keys_of = |(key, _): (K, Option<Stored<V>>)| key;
-        Self::batched_revalidating(handle, move |missing: Vec<_>| {
-            load(missing.into_iter().map(keys_of).collect())
-        })
+        let load = move |missing: Vec<_>| load(missing.into_iter().map(keys_of).collect());
+        Self::with_batch_loader(handle, load, false)
     }
 
     /// Like [`batched`](Self::batched), with a loader that sees the older value of each key: it can
     /// renew those that still stand. See [`revalidating`](Self::revalidating).
     pub fn batched_revalidating<F, Fut, P, R>(handle: Stampede<V>, load: F) -> Self
+    where
+        F: Fn(Vec<(K, Option<Stored<V>>)>) -> Fut + Send + Sync + 'static,
+        Fut: Future<Output = Result<P, E>> + Send + 'static,
+        P: IntoIterator<Item = (K, R)>,
+        R: Into<Computed<V>> + 'static,
+    {
+        Self::with_batch_loader(handle, load, true)
+    }
+
+    fn with_batch_loader<F, Fut, P, R>(handle: Stampede<V>, load: F, sees_stored: bool) -> Self
     where
         F: Fn(Vec<(K, Option<Stored<V>>)>) -> Fut + Send + Sync + 'static,
         Fut: Future<Output = Result<P, E>> + Send + 'static,
@@ -292,7 +301,7 @@ where
             let error = rule.zip(key.downcast_ref()).map(|(rule, key)| rule(key));
             error.map_or_else(|| unset(key), |error| of_error.failure(error))
         };
-        let batcher = Batcher::new(&handle.0.engine, load, Arc::new(error), window);
+        let batcher = Batcher::new(&handle.0.engine, load, Arc::new(error), window, sees_stored);
         Self { handle, loader: Loader::Batch(batcher), hook, absent }
     }
 

@@ -9,7 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::handle::{Announcement, Invalidation};
-use crate::cache::key_work::ReplacedEntry;
 use crate::cache::state::{CacheState, Lookup};
 use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry};
@@ -278,7 +277,12 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             RemoteValue::Uncacheable { .. } => return Err(Unavailable),
         };
         let here = self.local.peek(key.as_bytes()).filter(|here| self.engine.log.is_alive(here));
-        if here.is_some_and(|here| !ReplacedEntry::of(&entry).is_no_older_than(&here)) {
+        let is_newer = |here: Arc<Entry<V>>| match (here.version, entry.version) {
+            (Some(here), Some(found)) => here > found,
+            // It has still to be told to the remote, or is for this process alone.
+            _ => here.started() > entry.started(),
+        };
+        if here.is_some_and(is_newer) {
             return Err(Unavailable);
         }
         Ok(match self.judge_found(key, &entry) {

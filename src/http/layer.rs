@@ -78,7 +78,8 @@ pub type HttpStampede = Stampede<StoredResponse>;
 /// with [`CacheFor`](crate::CacheFor), or the response's own fields allow:
 ///
 /// ```
-/// /// use axum::{Router, routing::get};
+/// use std::time::Duration;
+/// use axum::{Router, routing::get};
 /// use tower_stampede::{CacheFor, HttpStampede, Stampede};
 ///
 /// async fn report() -> (CacheFor, &'static str) {
@@ -95,7 +96,8 @@ pub type HttpStampede = Stampede<StoredResponse>;
 /// Routes may have settings of their own:
 ///
 /// ```
-/// /// use axum::{Router, http::request::Parts, routing::get};
+/// use std::time::Duration;
+/// use axum::{Router, http::request::Parts, routing::get};
 /// use tower_stampede::Stampede;
 ///
 /// # async fn page() -> &'static str { "page" }
@@ -175,7 +177,8 @@ impl HttpStampede {
     /// # Examples
     ///
     /// ```
-    /// #     /// # use tower_stampede::{HttpStampede, Stampede};
+    /// # use std::time::Duration;
+    /// # use tower_stampede::{HttpStampede, Stampede};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
     /// let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
     /// cache.invalidate_path("/report").await;
@@ -206,7 +209,8 @@ impl HttpStampede {
     /// # Examples
     ///
     /// ```
-    /// #     /// # use tower_stampede::{HttpStampede, Stampede};
+    /// # use std::time::Duration;
+    /// # use tower_stampede::{HttpStampede, Stampede};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
     /// let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
     /// cache.mark_path_stale("/report").await;

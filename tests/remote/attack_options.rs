@@ -44,7 +44,8 @@ async fn a_stale_value_that_the_remote_sends_after_the_soft_time_out_is_served_a
 // Cause: `KeyQuestion::copy_here` and `second_look` (cache/key_work.rs) pass over any entry of this
 // process, also one that the remote never had, so each call leads and computes.
 #[tokio::test(start_paused = true)]
-async fn a_value_that_cannot_be_shared_is_not_computed_again_for_a_call_that_skips_the_local_copy() {
+async fn a_value_that_cannot_be_shared_is_not_computed_again_for_a_call_that_skips_the_local_copy()
+{
     let (double, origin) = (Double::new(), Origin::new());
     let builder = settings::<Report>().remote(double.process(), RemoteSettings::new());
     let cache = builder.build().unwrap();
@@ -127,9 +128,14 @@ async fn a_call_that_skips_the_local_copy_sees_what_its_process_has_put_while_th
     assert_eq!(here.load(&origin).await, 1);
     for now in [false, true] {
         double.fail(&[Put, Announce], RemoteErrorKind::Connection);
-        if now { here.put_now("k", 9) } else { here.put("k", 9).await }
+        if now {
+            here.put_now("k", 9)
+        } else {
+            here.put("k", 9).await
+        }
         assert_eq!(here.get("k").await, Some(9));
-        let seen = here.entry("k").skip_local_copy().get_or_compute(origin.compute()).await.unwrap();
+        let seen =
+            here.entry("k").skip_local_copy().get_or_compute(origin.compute()).await.unwrap();
         assert_eq!(*seen, 9);
         double.heal(&[Put, Announce]);
         let seen = here.entry("k").skip_local_copy().get().await;

@@ -131,6 +131,8 @@ pub(crate) struct Batcher<V> {
     pub(super) absent: AbsentError,
     /// How long single callers gather.
     pub(super) window: Duration,
+    /// Whether the loader reads the older values.
+    pub(super) sees_stored: bool,
     /// The round of single callers and of late keys, a `Round<V>`. A typed cache has a batcher
     /// also for types of values that no round can have.
     open: Mutex<Option<Arc<dyn Any + Send + Sync>>>,
@@ -142,8 +144,10 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
         load: BatchLoad<V>,
         absent: AbsentError,
         window: Duration,
+        sees_stored: bool,
     ) -> Arc<Self> {
-        Arc::new(Self { engine: Arc::clone(engine), load, absent, window, open: Mutex::new(None) })
+        let (engine, open) = (Arc::clone(engine), Mutex::new(None));
+        Arc::new(Self { engine, load, absent, window, sees_stored, open })
     }
 
     /// Returns how long an open round gathers.
