@@ -53,6 +53,7 @@
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `inspect`: what is stored, for people and tests.
 //! - `typed`: a cache with one type of key and a loader; `failure`: why it returned no value.
+//!   `single`: a cache of one value without a key.
 //! - `weights`: what entries weigh against `max_bytes`.
 //! - `batch`, `seat`, `get_many`: one call of the origin for several keys.
 //! - `keep_fresh`: keys that are refreshed before they expire.
@@ -76,6 +77,7 @@ pub(crate) mod key_work;
 mod mark_stale;
 mod put;
 mod seat;
+mod single;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;
