@@ -54,6 +54,7 @@
 //! - `inspect`: what is stored, for people and tests.
 //! - `typed`: a cache with one type of key and a loader; `failure`: why it returned no value.
 //!   `single`: a cache of one value without a key.
+//! - `names`: which names the handles of this process have.
 //! - `weights`: what entries weigh against `max_bytes`.
 //! - `batch`, `seat`, `get_many`: one call of the origin for several keys.
 //! - `keep_fresh`: keys that are refreshed before they expire.
@@ -75,6 +76,7 @@ pub(crate) mod inspect;
 pub(crate) mod keep_fresh;
 pub(crate) mod key_work;
 mod mark_stale;
+mod names;
 mod put;
 mod seat;
 mod single;

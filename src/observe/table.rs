@@ -360,6 +360,8 @@ occurrences! {
     CredentialRefused { field: &'a str },
     /// Many responses were stored, and no write has passed a layer of the handle.
     NoWriteSeen,
+    /// A handle has the name of another one that lives in this process.
+    NameShared,
     /// An HTTP layer is inside of another one of the same handle.
     LayerNested,
     /// A computation on a task of its own has panicked for want of a task-local value.
@@ -597,6 +599,7 @@ impl Observer {
                 write(Line { field: Some(field), ..Line::of(LogMessage::CredentialRefused) });
             }
             Occurrence::NoWriteSeen => write(Line::of(LogMessage::NoWriteSeen)),
+            Occurrence::NameShared => write(Line::of(LogMessage::NameShared)),
             Occurrence::LayerNested => write(Line::of(LogMessage::LayerNested)),
             Occurrence::TaskLocalMissing => {
                 if !self.has_warned_of_task_locals.swap(true, Ordering::Relaxed) {
@@ -660,6 +663,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag, error: &'a Error) -> Vec<O
         Occurrence::Unshareable { key },
         Occurrence::CredentialRefused { field: "x-user" },
         Occurrence::NoWriteSeen,
+        Occurrence::NameShared,
         Occurrence::LayerNested,
         Occurrence::TaskLocalMissing,
         Occurrence::BodyTypeUnknown { type_name: "B" },
