@@ -75,7 +75,8 @@ pub enum Health {
 }
 
 impl<V: Clone + Send + Sync + 'static> Stampede<V> {
-    /// Begins the settings of a cache; `name` labels its metrics and logs.
+    /// Begins the settings of a cache; `name` labels its metrics and logs. Two handles of one
+    /// name are two caches, with values of their own: the second one says so at WARN.
     pub fn builder(name: &str) -> Builder<V> {
         Builder::new(name)
     }

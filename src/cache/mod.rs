@@ -53,6 +53,8 @@
 //! - `write`: `put` and invalidations, here at once, then in the remote.
 //! - `inspect`: what is stored, for people and tests.
 //! - `typed`: a cache with one type of key and a loader (`loader`); `failure`: why it returned no value.
+//!   `single`: a cache of one value without a key.
+//! - `names`: which names the handles of this process have.
 //! - `weights`: what entries weigh against `max_bytes`.
 //! - `batch`, `seat`, `get_many`: one call of the origin for several keys.
 //! - `blocking`: the handle for code without `async`.
@@ -77,8 +79,10 @@ pub(crate) mod keep_fresh;
 pub(crate) mod key_work;
 mod loader;
 mod mark_stale;
+mod names;
 mod put;
 mod seat;
+mod single;
 pub(crate) mod state;
 #[cfg(test)]
 mod tests;

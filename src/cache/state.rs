@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::cache::builder::Values;
+use crate::cache::names::{self, RegisteredName};
 use crate::clock::{Clock, Tick};
 use crate::computed::Computed;
 use crate::entry::{ComputationStart, Entry, Tags};
@@ -31,6 +32,7 @@ const BEAT: Duration = if cfg!(feature = "metrics") { Duration::from_secs(5) } e
 
 pub(crate) struct CacheState<V> {
     pub(crate) name: Arc<str>,
+    _registered: RegisteredName,
     pub(crate) local: Arc<LocalStore<V>>,
     pub(crate) engine: Arc<Engine<V>>,
     pub(crate) observer: Arc<Observer>,
@@ -142,8 +144,13 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Arc::new(Engine::new(label, settings, clock, store, Arc::clone(&observer) as _));
         let (tidied_at, longest_kept) = (AtomicU64::new(0), AtomicU64::new(0));
         let name = engine.label.name.as_str().into();
+        let (_registered, is_second) = names::register(&engine.label.name);
+        if is_second {
+            observer.happened(Occurrence::NameShared);
+        }
         Self {
             name,
+            _registered,
             local,
             engine,
             observer,

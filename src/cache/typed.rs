@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
+use std::marker::PhantomData;
 use std::sync::{Arc, Weak};
 
+use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
@@ -39,6 +41,23 @@ impl<K, V, E> WeakCache<K, V, E> {
         Some(Cache { handle, loader, hook, absent: self.absent.clone() })
     }
 }
+
+/// A key of a cache with keys of type `K`, to look up: a `K`, or a reference to a borrowed form
+/// of it, `&str` for a `String`. `F` says which, and is always inferred.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no key of this cache, whose keys are of type `{K}`",
+    label = "neither `{K}` nor a reference to a borrowed form of it"
+)]
+pub trait KeyOf<K, F>: ToKey {}
+
+// One `F` for each kind, so that the kinds may overlap. `ToOwned` keeps `&str` from being of two
+// kinds where `&'static str` is the key.
+impl<K: ToKey> KeyOf<K, ()> for K {}
+impl<K: Borrow<Q>, Q: ToKey + ToOwned<Owned = K> + ?Sized> KeyOf<K, PhantomData<Q>> for &Q {}
+impl KeyOf<Arc<str>, u8> for &str {}
+impl KeyOf<Box<str>, u8> for &str {}
+impl KeyOf<Arc<[u8]>, u8> for &[u8] {}
+impl KeyOf<Bytes, u8> for &[u8] {}
 
 /// A cache of one kind of thing: it knows the type of its keys, how a value is loaded, and
 /// what may go wrong with that.
@@ -606,10 +625,7 @@ where
     /// # Cancel safety
     ///
     /// Cancel safe.
-    pub async fn peek<Q: ToKey + ?Sized>(&self, key: &Q) -> Option<V>
-    where
-        K: Borrow<Q>,
-    {
+    pub async fn peek<F>(&self, key: impl KeyOf<K, F>) -> Option<V> {
         self.handle.get(key).await
     }
 
@@ -618,10 +634,7 @@ where
     /// # Cancel safety
     ///
     /// Cancel safe: once polled, it is done, here and in the remote.
-    pub async fn put<Q: ToKey + ?Sized>(&self, key: &Q, value: impl Into<Computed<V>>)
-    where
-        K: Borrow<Q>,
-    {
+    pub async fn put<F>(&self, key: impl KeyOf<K, F>, value: impl Into<Computed<V>>) {
         self.handle.put_with(key, value.into()).await;
     }
 
@@ -630,34 +643,22 @@ where
     /// # Cancel safety
     ///
     /// Cancel safe: once polled, it is done, here and in the remote.
-    pub async fn invalidate<Q: ToKey + ?Sized>(&self, key: &Q) -> Invalidation
-    where
-        K: Borrow<Q>,
-    {
+    pub async fn invalidate<F>(&self, key: impl KeyOf<K, F>) -> Invalidation {
         self.handle.invalidate(key).await
     }
 
     /// Removes a value, from where nothing can be awaited; see [`Stampede::invalidate_now`].
-    pub fn invalidate_now<Q: ToKey + ?Sized>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-    {
+    pub fn invalidate_now<F>(&self, key: impl KeyOf<K, F>) -> bool {
         self.handle.invalidate_now(key)
     }
 
     /// Stores a value, from where nothing can be awaited; see [`Stampede::put_now`].
-    pub fn put_now<Q: ToKey + ?Sized>(&self, key: &Q, value: impl Into<Computed<V>>)
-    where
-        K: Borrow<Q>,
-    {
+    pub fn put_now<F>(&self, key: impl KeyOf<K, F>, value: impl Into<Computed<V>>) {
         self.handle.put_with_now(key, value.into());
     }
 
     /// Makes a value stale; see [`Stampede::mark_stale_now`].
-    pub fn mark_stale_now<Q: ToKey + ?Sized>(&self, key: &Q) -> bool
-    where
-        K: Borrow<Q>,
-    {
+    pub fn mark_stale_now<F>(&self, key: impl KeyOf<K, F>) -> bool {
         self.handle.mark_stale_now(key)
     }
 

@@ -124,6 +124,9 @@ lines! {
         so they stay in their process: look for the serde attributes skip_serializing_if, \
         skip_serializing, skip, tag, flatten and untagged, and for serde_json::Value; \
         Builder::codec(Codec::json()) takes most of them" [type_name];
+    NameShared: WARN "another living handle of this process has the name of this cache: each has its \
+        own values, and their metrics and log lines cannot be told apart; clone the first handle, or \
+        give the second one another name with Stampede::builder" [];
     LayerNested: WARN "an HTTP layer is inside of another one of the same handle: it passes requests \
         on, and its settings do nothing but keep responses from being shared; give them to the outer \
         layer with HttpLayer::route_rules, and remove the inner one" [];

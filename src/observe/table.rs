@@ -363,6 +363,8 @@ occurrences! {
     IdentityUncovered { field: &'a str },
     /// Many responses were stored, and no write has passed a layer of the handle.
     NoWriteSeen,
+    /// A handle has the name of another one that lives in this process.
+    NameShared,
     /// An HTTP layer is inside of another one of the same handle.
     LayerNested,
     /// A computation on a task of its own has panicked for want of a task-local value.
@@ -604,6 +606,7 @@ impl Observer {
                 write(Line { field: Some(field), ..Line::of(LogMessage::IdentityUncovered) });
             }
             Occurrence::NoWriteSeen => write(Line::of(LogMessage::NoWriteSeen)),
+            Occurrence::NameShared => write(Line::of(LogMessage::NameShared)),
             Occurrence::LayerNested => write(Line::of(LogMessage::LayerNested)),
             Occurrence::TaskLocalMissing => write_once(Line::of(LogMessage::TaskLocalMissing)),
         }
@@ -664,6 +667,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag, error: &'a Error) -> Vec<O
         Occurrence::CredentialRefused { field: "x-user" },
         Occurrence::IdentityUncovered { field: "authorization" },
         Occurrence::NoWriteSeen,
+        Occurrence::NameShared,
         Occurrence::LayerNested,
         Occurrence::TaskLocalMissing,
         Occurrence::BodyTypeUnknown { type_name: "B" },

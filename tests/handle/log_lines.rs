@@ -165,3 +165,23 @@ async fn a_leader_that_is_not_polled_any_more_is_a_line() {
     let [line] = &log.lines()[..] else { panic!("{}", log.text()) };
     assert_says(line, &["WARN", "neither polled nor dropped", "callers_got=\"the error\""]);
 }
+
+#[test]
+fn the_second_living_handle_of_a_name_is_one_warning_and_a_clone_is_none() {
+    let log = TextLog::default();
+    let _listening = log.listen(Level::WARN);
+    let build = |name| -> Stampede<u32> { Stampede::builder(name).ttl(SECOND).build().unwrap() };
+    let lines = || log.whole_text().lines().map(str::to_owned).collect::<Vec<_>>();
+
+    let first = build("shared name");
+    let _clone = first.clone();
+    let _other = build("another name");
+    drop(build("used after each other"));
+    drop(build("used after each other"));
+    assert_eq!(lines(), [""; 0]);
+
+    let _second = build("shared name");
+    let _third = build("shared name");
+    assert_eq!(lines().len(), 1, "{:?}", lines());
+    assert_says(&lines()[0], &["WARN", "shared name", "clone the first handle", "another name"]);
+}

@@ -351,3 +351,38 @@ fn keys_of_two_types_of_one_name_in_two_modules_differ() {
     assert_ne!(users::Id(7).to_key(), orders::Id(7).to_key());
     assert_eq!(users::Id(7).to_key(), users::Id(7).to_key());
 }
+
+#[tokio::test(start_paused = true)]
+async fn every_method_takes_a_key_or_a_reference_to_it() {
+    let handle = Stampede::in_memory(SECOND);
+    let squares = Cache::new(handle, |n: u64| async move { Ok::<_, OriginError>(n * n) });
+    squares.put(7, 1).await;
+    squares.put(&8, 2).await;
+    assert_eq!((squares.peek(&7).await, squares.peek(8).await), (Some(1), Some(2)));
+    assert!(squares.invalidate(7).await.local && squares.invalidate_now(8));
+
+    // Shared texts, and texts that live forever.
+    let load = |_: Arc<str>| async { Ok::<_, OriginError>(1) };
+    let shared = Cache::new(Stampede::in_memory(SECOND), load);
+    shared.put("a", 1).await;
+    assert_eq!(shared.peek(Arc::<str>::from("a")).await, Some(1));
+    let load = |_: &'static str| async { Ok::<_, OriginError>(1) };
+    let fixed = Cache::new(Stampede::in_memory(SECOND), load);
+    fixed.put("a", 1).await;
+    assert_eq!((fixed.peek("a").await, fixed.peek(&"a").await), (Some(1), Some(1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_single_value_is_loaded_once_before_it_is_read_and_refreshed_without_readers() {
+    let origin = Origin::new();
+    let counted = origin.clone();
+    let handle = settings().ttl(60 * SECOND).build().unwrap();
+    let rates = Cache::single(handle, move || counted.load());
+    rates.keep_fresh([()]).forever();
+    let (one, two) = tokio::join!(rates.value(), rates.value());
+    assert_eq!((one.unwrap(), two.unwrap(), origin.calls()), (1, 1, 1));
+    tokio::time::sleep(59 * SECOND).await;
+    assert_eq!(origin.calls(), 2, "refreshed although no caller reads it");
+    assert_eq!(rates.value().await.unwrap(), 2);
+    assert!(rates.invalidate(()).await.local);
+}

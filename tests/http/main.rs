@@ -52,6 +52,7 @@ mod sharing;
 mod sharing_model;
 mod soft_purges;
 mod soft_time_outs;
+mod soft_time_outs_attacked;
 mod status_lifetimes;
 mod steering;
 mod stored_responses;

@@ -157,42 +157,12 @@ async fn a_layer_of_another_handle_between_the_two_works_as_usual() {
 
 mod warning {
     use super::*;
-    use std::io::Write;
-    use std::sync::{Arc, Mutex};
-
-    #[derive(Clone, Default)]
-    struct Lines(Arc<Mutex<Vec<u8>>>);
-
-    impl Write for Lines {
-        fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-            self.0.lock().unwrap().write(bytes)
-        }
-
-        fn flush(&mut self) -> std::io::Result<()> {
-            Ok(())
-        }
-    }
-
-    impl Lines {
-        fn text(&self) -> String {
-            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
-        }
-
-        fn listen(&self) -> tracing::subscriber::DefaultGuard {
-            let lines = self.clone();
-            let subscriber = tracing_subscriber::fmt()
-                .with_ansi(false)
-                .with_max_level(tracing::Level::WARN)
-                .with_writer(move || lines.clone())
-                .finish();
-            crate::kit::log::listen(subscriber)
-        }
-    }
+    use crate::kit::log::TextLog;
 
     #[tokio::test(start_paused = true)]
     async fn one_warning_names_the_field_that_keeps_responses_from_being_shared() {
-        let lines = Lines::default();
-        let _listening = lines.listen();
+        let lines = TextLog::default();
+        let _listening = lines.listen(tracing::Level::WARN);
         let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
         let app = app(&origin);
         for field in ["cookie", "authorization", "x-forwarded-client-cert", "x-api-key"] {
@@ -210,8 +180,8 @@ mod warning {
     async fn one_warning_for_each_layer_says_that_it_is_inside_of_another_one() {
         use axum::handler::Handler;
         use axum::routing::get as on_get;
-        let lines = Lines::default();
-        let _listening = lines.listen();
+        let lines = TextLog::default();
+        let _listening = lines.listen(tracing::Level::WARN);
         let (cache, origin) = (with_ttl(60), Origin::new(|_| Answer::status(200)));
         let page = || {
             let origin = origin.clone();
@@ -233,8 +203,8 @@ mod warning {
     /// A pattern matches names of any length, which a client chooses.
     #[tokio::test(start_paused = true)]
     async fn a_warning_has_64_bytes_of_the_name_of_a_field() {
-        let lines = Lines::default();
-        let _listening = lines.listen();
+        let lines = TextLog::default();
+        let _listening = lines.listen(tracing::Level::WARN);
         let origin = Origin::new(|_| Answer::ok("max-age=60", "page"));
         let name = format!("x-auth-{}", "a".repeat(10_000));
         send(&app(&origin), with("/page", &[(&name, "me")])).await;
