@@ -187,7 +187,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
         shard.flight(key).is_some_and(|flight| self.may_be_joined(flight))
     }
 
-    /// Lets the work for a key go on, whoever leaves, also where it still waits for its turn.
+    /// Lets the work for a key go on without callers, also where it still waits for its turn.
     pub(crate) fn keep_going(&self, key: &[u8]) {
         if let Some(flight) = self.table.shard_of(key).lock().flight(key) {
             flight.keep_wanted();
