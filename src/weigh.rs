@@ -38,6 +38,11 @@ use bytes::Bytes;
 ///
 /// Called once for each value that is stored, on the task that computed it. A collection of
 /// items that own memory is walked; one of numbers is not.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say how much memory it holds",
+    label = "without `Weigh`",
+    note = "implement `Weigh` by adding up its fields, or use `Builder::weigher` for a type of another crate"
+)]
 pub trait Weigh {
     /// Returns how many bytes the value holds beside its own size: what it has allocated,
     /// and what that has allocated. Capacity counts, not length.

@@ -10,6 +10,52 @@ use crate::tower::service::StampedeService;
 /// Puts a cache in front of a service: any `Service` of any request.
 ///
 /// Made by [`Stampede::layer`], where the example is.
+///
+/// # Bounds
+///
+/// The layer takes anything, so the compiler names a missing bound only where the service is used:
+/// often as E0599, without its cause. A request needs all of these:
+///
+/// - the service is `Clone + Send + 'static`; put `tower::buffer::Buffer` around one that is not;
+/// - its error is `Into<Box<dyn Error + Send + Sync>>` and `Send`: a type without
+///   [`Error`](std::error::Error) needs `map_err` before the layer;
+/// - its future and its response are `Send`; the request is `Send + 'static`;
+/// - the adapter is `Send + Sync + 'static` and an [`Adapter`](crate::Adapter) of this request and
+///   this response: a closure, where the response is the cached type.
+///
+/// In a function that is generic over the service, repeat them:
+///
+/// ```
+/// use tower::{BoxError, Layer, Service};
+/// use tower_stampede::Stampede;
+///
+/// fn cached<S>(
+///     users: &Stampede<String>,
+///     inner: S,
+/// ) -> impl Service<u64, Response = String, Error = tower_stampede::Error>
+/// where
+///     S: Service<u64, Response = String> + Clone + Send + 'static,
+///     S::Error: Into<BoxError> + Send,
+///     S::Future: Send,
+/// {
+///     users.layer(|id: &u64| Some(*id)).layer(inner)
+/// }
+/// ```
+///
+/// An error without `Error` is refused:
+///
+/// ```compile_fail,E0277
+/// use std::time::Duration;
+/// use tower::{Layer, Service, service_fn};
+/// use tower_stampede::Stampede;
+///
+/// struct Unavailable;
+/// fn is_service<S: Service<u64>>(_: &S) {}
+///
+/// let users: Stampede<String> = Stampede::in_memory(Duration::from_secs(60));
+/// let load = service_fn(|id: u64| async move { Err::<String, _>(Unavailable) });
+/// is_service(&users.layer(|id: &u64| Some(*id)).layer(load));
+/// ```
 #[must_use]
 pub struct StampedeLayer<V, A> {
     cache: Stampede<V>,
