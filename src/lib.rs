@@ -198,8 +198,6 @@ pub use remote::{CredentialsProvider, Redis, RedisCredentials, RedisLock, RedisL
 #[cfg(feature = "redis-legacy-lock")]
 pub use remote::{LegacyLock, LegacyLockGuard};
 pub use settings::Eviction;
-#[cfg(all(feature = "http", feature = "serde"))]
-pub use settings::layer::HttpSettings;
 #[cfg(feature = "http")]
 pub use settings::layer::SetCookie;
 #[cfg(feature = "serde")]

@@ -268,17 +268,17 @@ macro_rules! settings {
             /// Where the settings stand in a file; errors name it.
             #[cfg_attr(feature = "serde", serde(skip))]
             pub(crate) path: String,
-            pub origin_only: Option<bool>,
-            pub compute_after_wait: Option<bool>,
+            pub(crate) origin_only: Option<bool>,
+            pub(crate) compute_after_wait: Option<bool>,
             #[cfg_attr(feature = "serde", serde(deserialize_with = "status_ttl"))]
-            pub status_ttl: StatusTtl,
+            pub(crate) status_ttl: StatusTtl,
             /// What the HTTP layers of the cache begin with.
             #[cfg(feature = "http")]
             #[cfg_attr(docsrs, doc(cfg(feature = "http")))]
-            pub http: HttpSettings,
+            pub(crate) http: HttpSettings,
             $(
                 #[cfg_attr(feature = "serde", serde(deserialize_with = $reader))]
-                pub $name: Option<$type>,
+                pub(crate) $name: Option<$type>,
             )+
         }
 

@@ -91,10 +91,10 @@ macro_rules! http_settings {
         )]
         #[non_exhaustive]
         #[allow(missing_docs, reason = "each is a setting of the layer with the same name")]
-        pub struct HttpSettings {
+        pub(crate) struct HttpSettings {
             $($(
                 #[cfg_attr(feature = "serde", serde(deserialize_with = $reader))]
-                pub $name: Option<$type>,
+                pub(crate) $name: Option<$type>,
             )+)+
         }
 
