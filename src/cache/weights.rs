@@ -7,12 +7,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::entry::{Entry, TOO_HEAVY};
 use crate::key::Key;
-use crate::weigh::{Weigher, allocated, recognised};
+#[cfg(feature = "remote")]
+use crate::weigh::allocated;
+use crate::weigh::{Weigher, recognised};
 
 /// What a value is assumed to hold on the heap where nothing is known of it. The text of
 /// `Builder::max_bytes` names the number.
 const ASSUMED_HEAP_BYTES: usize = 1024;
 /// How many lengths the mean of encoded lengths goes back, about.
+#[cfg(feature = "remote")]
 const REMEMBERED_LENGTHS: usize = 16;
 
 /// Weighs entries.

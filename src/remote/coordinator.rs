@@ -273,8 +273,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         started: Tick,
         seq: u64,
     ) -> Option<Entry<V>> {
-        self.weights.learn_from(envelope.payload.len());
+        let bytes = envelope.payload.len();
         let value = self.form.read(envelope.payload)?;
+        // Not of a value of another type, as during a deploy.
+        self.weights.learn_from(bytes);
         let lifetimes = Lifetimes {
             ttl: envelope.fresh,
             stale_for: envelope.stale_for,
