@@ -5,13 +5,13 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
-mod attack_options;
 mod batch_callers;
 mod batch_edges;
 mod batch_storm;
 mod batches;
 mod blocking;
 mod bounds;
+mod call_option_edges;
 mod call_options;
 mod caller_shapes;
 mod cancellation;

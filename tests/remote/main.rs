@@ -4,10 +4,10 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
-mod attack_options;
 mod batch_edges;
 mod batch_storms;
 mod batches;
+mod call_option_edges;
 mod call_options;
 mod clock_steps;
 mod codecs;

@@ -665,9 +665,10 @@ impl HttpCaller {
         self.soft_until
     }
 
-    /// Returns whether a stale response is none for this request yet.
+    /// Returns whether a stale response of the remote is none for this request. One that has a stale
+    /// response in hand is served that, and its work goes on to the new one.
     pub(super) fn waits_softly(&self) -> bool {
-        self.soft_until.is_some_and(|at| Instant::now() < at)
+        self.soft_until.is_some_and(|at| self.stale.is_some() || Instant::now() < at)
     }
 
     /// Returns what may be served in place of a failure.

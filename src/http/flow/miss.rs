@@ -88,10 +88,10 @@ where
 {
     let late = soft.map(|limit| {
         let late = HttpCaller::new(Arc::clone(&caller.request), caller.forward);
-        (limit, late)
+        (limit, late, caller.flight_request().key)
     });
     let answer = HttpWork::answering(caller, service, request).resolve();
-    let Some((limit, late)) = late else { return answer.await };
+    let Some((limit, late, flight)) = late else { return answer.await };
     let mut answer = Box::pin(answer);
     if let Ok(answer) = timeout_at(limit, &mut answer).await {
         return answer;
@@ -99,7 +99,7 @@ where
     // What is stored now: what the request has found may have been invalidated.
     match late.fallback() {
         Some(entry) => {
-            late.request.cache.engine.keep_going(late.flight_request().key.as_bytes());
+            late.request.cache.engine.keep_going(flight.as_bytes());
             let is_served = late.request.cache.now() < entry.window().served_until();
             let outcome = if is_served { CacheOutcome::Stale } else { CacheOutcome::StaleIfError };
             Ok(answered(&late, &entry, outcome))

@@ -1,4 +1,4 @@
-//! Calls with options that do not keep a promise.
+//! Edges of calls with options, in one process.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Soft time-outs of HTTP requests that do not keep a promise.
+//! Soft time-outs of requests of each kind, of those that are shorter than a round trip, and their
+//! counts.
 
 use std::time::Duration;
 
@@ -25,14 +26,13 @@ const SWR: &str = "max-age=60, stale-while-revalidate=600, stale-if-error=1200";
 
 #[tokio::test(start_paused = true)]
 async fn requests_of_each_kind_get_the_stale_response_in_time_and_cost_one_call() {
-    let kinds: [(&str, &str, &[(&str, &str)]); 8] = [
+    let kinds: [(&str, &str, &[(&str, &str)]); 7] = [
         ("plain", "GET", &[]),
         ("head", "HEAD", &[]),
         ("range", "GET", &[("range", "bytes=0-0")]),
         ("condition", "GET", &[("if-none-match", "\"x\"")]),
         ("credentials", "GET", &[("authorization", "Basic eDp5")]),
         ("cookie", "GET", &[("cookie", "a=b")]),
-        ("no-store", "GET", &[("cache-control", "no-store")]),
         ("only-if-cached", "GET", &[("cache-control", "only-if-cached")]),
     ];
     let mut wrong = Vec::new();
@@ -48,10 +48,11 @@ async fn requests_of_each_kind_get_the_stale_response_in_time_and_cost_one_call(
         let took = reply.took;
         pass(Duration::from_secs(5)).await;
         let calls = origin.calls();
-        let later = send(&app, get("/p")).await;
+        send(&app, get("/p")).await;
         if took > 300 * MS || calls > 2 {
             wrong.push((kind, took, calls));
         }
+        pass(Duration::from_secs(5)).await;
         let stats = cache.stats();
         if (stats.flights, stats.waiting) != (0, 0) {
             wrong.push((kind, took, 99));

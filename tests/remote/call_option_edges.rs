@@ -1,4 +1,4 @@
-//! Calls with options that do not keep a promise where a remote takes part.
+//! Edges of calls with options, where a remote takes part.
 
 use tokio::time::Instant;
 use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp::*, RemoteSettings};
