@@ -9,6 +9,9 @@ use tower_stampede::{CacheOutcome, HttpStampede, Stampede};
 
 const MS: Duration = Duration::from_millis(1);
 
+/// A name, a method, and fields of a request.
+type Kind = (&'static str, &'static str, &'static [(&'static str, &'static str)]);
+
 fn cache() -> HttpStampede {
     Stampede::builder("web").origin_only().jitter(0.0).soft_timeout(300 * MS).build().unwrap()
 }
@@ -26,7 +29,7 @@ const SWR: &str = "max-age=60, stale-while-revalidate=600, stale-if-error=1200";
 
 #[tokio::test(start_paused = true)]
 async fn requests_of_each_kind_get_the_stale_response_in_time_and_cost_one_call() {
-    let kinds: [(&str, &str, &[(&str, &str)]); 7] = [
+    let kinds: [Kind; 7] = [
         ("plain", "GET", &[]),
         ("head", "HEAD", &[]),
         ("range", "GET", &[("range", "bytes=0-0")]),

@@ -129,9 +129,9 @@ async fn a_call_that_skips_the_local_copy_sees_what_its_process_has_put_while_th
     for now in [false, true] {
         double.fail(&[Put, Announce], RemoteErrorKind::Connection);
         if now {
-            here.put_now("k", 9)
+            here.put_now("k", 9);
         } else {
-            here.put("k", 9).await
+            here.put("k", 9).await;
         }
         assert_eq!(here.get("k").await, Some(9));
         let seen =
