@@ -170,7 +170,8 @@ async fn lifetimes_and_tags_of_a_call_are_those_of_its_value_unless_that_sets_so
 
 #[tokio::test(start_paused = true)]
 async fn the_options_of_a_typed_call_reach_its_value_with_a_batch_loader_too() {
-    let loaders: [fn(Stampede<u64>) -> Cache<u64, u64, OriginError>; 2] = [
+    type WithLoader = fn(Stampede<u64>) -> Cache<u64, u64, OriginError>;
+    let loaders: [WithLoader; 2] = [
         |handle| Cache::new(handle, |n: u64| async move { Ok::<_, OriginError>(n) }),
         |handle| {
             Cache::batched(handle, |keys: Vec<u64>| async move {

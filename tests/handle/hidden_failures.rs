@@ -238,7 +238,7 @@ async fn a_value_without_a_lifetime_is_no_old_value_for_its_wave() {
     let cache = settings::<u64>().build().unwrap();
     let brief = || async {
         tokio::time::sleep(SECOND).await;
-        Ok::<_, OriginError>(Computed::new(1).ttl(0 * SECOND))
+        Ok::<_, OriginError>(Computed::new(1).ttl(std::time::Duration::ZERO))
     };
     let herd = spawn_herd(10, |_| {
         let cache = cache.clone();

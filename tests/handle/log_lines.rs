@@ -174,7 +174,7 @@ fn the_second_living_handle_of_a_name_is_one_warning_and_a_clone_is_none() {
     let lines = || log.whole_text().lines().map(str::to_owned).collect::<Vec<_>>();
 
     let first = build("shared name");
-    let _clone = first.clone();
+    let handles = [first.clone(), first];
     let _other = build("another name");
     drop(build("used after each other"));
     drop(build("used after each other"));
@@ -184,4 +184,5 @@ fn the_second_living_handle_of_a_name_is_one_warning_and_a_clone_is_none() {
     let _third = build("shared name");
     assert_eq!(lines().len(), 1, "{:?}", lines());
     assert_says(&lines()[0], &["WARN", "shared name", "clone the first handle", "another name"]);
+    drop(handles);
 }
