@@ -49,6 +49,10 @@ impl<V> CallContext<V> {
         drop(before);
     }
 
+    pub(super) fn forget_found(&self) {
+        drop(self.found.lock().take());
+    }
+
     pub(super) fn found(&self) -> Option<Arc<Entry<V>>> {
         self.found.lock().clone()
     }

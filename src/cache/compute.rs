@@ -9,7 +9,7 @@ use std::sync::Arc;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Either};
 
-use crate::cache::call_options::{CallContext, Stored};
+use crate::cache::call_options::CallContext;
 use crate::cache::computation::{Compute, LentClosure, TakeCall, TakenCall};
 use crate::cache::key_work::{FailedCall, KeyWork, ReplacedEntry};
 use crate::cache::state::{CacheState, Lookup};
@@ -394,9 +394,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             RunOutcome::Alone(reason, place, work) => {
                 let KeyWork { question, compute } = work;
                 if let Some(call) = &question.context {
-                    let older = question.in_hand.as_ref();
-                    let older = older.filter(|entry| self.engine.log.is_alive(entry));
-                    call.show(older.map(|entry| Stored::new(entry, self.now())));
+                    call.show(self.renewable(Some(call), question.in_hand.as_ref()));
                 }
                 match self.compute_alone((&question.key, reason), place, compute).await {
                     Ok(own) => {

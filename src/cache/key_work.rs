@@ -268,6 +268,12 @@ impl<V: Clone + Send + Sync + 'static> Search<V> for KeyQuestion<V> {
         self.judge_value(found)
     }
 
+    fn looks(&mut self) {
+        if let Some(call) = &self.context {
+            call.forget_found();
+        }
+    }
+
     fn copy_here(&mut self) -> Option<Arc<Entry<V>>> {
         let copy = self.state.local.peek(self.key.as_bytes())?;
         let is_meant = copy.is_copy_over(self.state.now()) && self.state.engine.log.is_alive(&copy);
@@ -297,6 +303,7 @@ impl<V: Clone + Send + Sync + 'static> Search<V> for KeyQuestion<V> {
 
 impl<V: Clone + Send + Sync + 'static> Question<V> for KeyQuestion<V> {
     fn patience(&mut self) -> Patience {
+        self.looks();
         match self.purpose {
             Purpose::Serve | Purpose::Newer(_) | Purpose::FreshRead(_) => Patience::Wait,
             Purpose::Refresh(_) => Patience::GiveUp,
@@ -394,15 +401,9 @@ impl<V: Clone + Send + Sync + 'static> KeyQuestion<V> {
 /// Each end returns what is left to do. That is code of the user, as is the `Drop` of what this holds,
 /// and the task may have other callers to answer first.
 impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
-    /// Returns what the computation may renew. Where there is a remote, that is what the leader has
-    /// found there: a copy here may be older, and other processes may have invalidated it since.
+    /// Returns what the computation may renew.
     pub(super) fn stored(&self) -> Option<Stored<V>> {
-        let older = match self.state.engine.shared.get() {
-            Some(_) => self.context.as_ref()?.found(),
-            None => self.replaced.clone(),
-        };
-        let older = older.filter(|entry| self.state.may_stand_in(entry))?;
-        Some(Stored::new(&older, self.state.now()))
+        self.state.renewable(self.context.as_deref(), self.replaced.as_ref())
     }
 
     pub(super) async fn end_computed(

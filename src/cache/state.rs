@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::cache::builder::Values;
+use crate::cache::call_options::{CallContext, Stored};
 use crate::cache::names::{self, RegisteredName};
 use crate::clock::{Clock, Tick};
 use crate::computed::Computed;
@@ -265,6 +266,21 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Lookup::Fresh(entry) | Lookup::Early(entry) | Lookup::Stale(entry) => Some(entry),
             Lookup::Unvouched(entry) => Some(entry).filter(|entry| self.may_stand_in(entry)),
         })
+    }
+
+    /// Returns what a computation may renew. Where there is a remote, that is what its caller has
+    /// found there: a copy here may be older, and other processes may have invalidated it since.
+    pub(crate) fn renewable(
+        &self,
+        call: Option<&CallContext<V>>,
+        here: Option<&Arc<Entry<V>>>,
+    ) -> Option<Stored<V>> {
+        let older = match self.engine.shared.get() {
+            Some(_) => call?.found(),
+            None => here.cloned(),
+        };
+        let older = older.filter(|entry| self.may_stand_in(entry))?;
+        Some(Stored::new(&older, self.now()))
     }
 
     /// Returns whether the store still holds the very entry that was seen.

@@ -64,6 +64,9 @@ pub(crate) trait Search<V> {
     /// Judges the entry that stands there.
     fn judge(&mut self, found: &Arc<Entry<V>>) -> Judgement;
 
+    /// The remote is asked once more: what was found before may have been invalidated since.
+    fn looks(&mut self) {}
+
     /// Begins anew: what it has found on its way may have gone since.
     fn restart(&mut self) {}
 
@@ -215,6 +218,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         wanted: &mut impl Search<V>,
     ) -> Result<Clearance<V>, Unavailable> {
         loop {
+            wanted.looks();
             let found = way.shared.get(wanted.key(), &mut way.arrival).await?;
             let seen = match self.weigh(way, found, wanted) {
                 Turn::Done(cleared) => return Ok(cleared),
@@ -373,6 +377,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
         wanted: &mut impl Search<V>,
     ) -> Turn<V> {
         way.over_value = false;
+        wanted.looks();
         match found {
             RemoteValue::Nothing => Turn::Acquire(None),
             RemoteValue::Useless(version) => Turn::Acquire(version),

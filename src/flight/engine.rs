@@ -189,7 +189,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     /// Lets the work for a key go on without callers, also where it still waits for its turn.
     pub(crate) fn keep_going(&self, key: &[u8]) {
-        if let Some(flight) = self.table.shard_of(key).lock().flight(key) {
+        let shard = self.table.shard_of(key).lock();
+        // Not work without a time-out, from before the cache was switched on: its callers bound it.
+        if let Some(flight) = shard.flight(key).filter(|flight| !flight.is_unbounded()) {
             flight.keep_wanted();
         }
     }

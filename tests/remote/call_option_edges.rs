@@ -230,3 +230,47 @@ async fn work_that_waits_for_the_lease_of_another_process_goes_on_when_its_calle
     assert_eq!(origin.calls(), 2);
     assert_quiet(&processes[0]);
 }
+
+/// A leader that waits for the lease of another process may have found a value before its wait that
+/// was invalidated during it.
+#[tokio::test(start_paused = true)]
+async fn a_computation_does_not_see_a_value_that_was_invalidated_while_its_leader_waited() {
+    let double = Double::new();
+    let processes = Process::several_with(2, &double, stale).await;
+    assert_eq!(processes[0].load(&Origin::new()).await, 1);
+    pass(2 * MINUTE).await;
+    assert!(double.lock_as_stranger(&k(), 2 * SECOND));
+    double.lose_messages(true);
+    let caller = processes[1].clone();
+    let caller = spawn(async move {
+        let call = caller.entry("k").soft_timeout(MINUTE).get_or_compute_with(renew);
+        call.await.map(|value| *value)
+    });
+    pass(SECOND).await;
+    processes[0].invalidate("k").await;
+    assert_eq!(caller.await.unwrap().unwrap(), 100, "nothing was there to be renewed");
+}
+
+/// The result of a caller that computes for itself is not stored, but the caller gets it.
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_computes_for_itself_renews_no_copy_of_a_value_that_another_process_has_ended()
+ {
+    let double = Double::new();
+    let builder = || stale().wait_timeout(20 * SECOND).compute_after_wait();
+    let processes = Process::several_with(2, &double, builder).await;
+    for process in &processes {
+        assert_eq!(process.load(&Origin::new()).await, 1);
+    }
+    pass(11 * MINUTE).await;
+    processes[0].put("k", 9).await;
+    double.lose_messages(true);
+    processes[0].invalidate("k").await;
+    let leading = processes[1].clone();
+    let hangs = Origin::new();
+    hangs.usually(Answer::Hang);
+    let led = spawn(async move { leading.get_or_compute("k", hangs.compute()).await });
+    all_have_run().await;
+    let call = processes[1].entry("k").get_or_compute_with(renew).await;
+    assert!(call.is_ok_and(|value| *value == 100), "it renews nothing");
+    led.abort();
+}
