@@ -258,7 +258,7 @@ mod tests {
         let progress = known();
         for op in [RemoteOp::Probe, RemoteOp::Get] {
             let slow = || async {
-                pass(300 * MS).await;
+                tokio::time::sleep(300 * MS).await;
                 Ok(())
             };
             let begun = Instant::now();
