@@ -93,6 +93,17 @@ macro_rules! each_setting {
             /// `max_computations` does not count. While the mode is not `On`, it
             /// ends no computation. Defaults to 30 s.
             compute_timeout: Duration as "duration" = |_| Duration::from_secs(30), not_zero "30 s";
+            /// Cancels a computation as soon as no caller waits for it any more, unless it has run
+            /// for this share of the time that it is expected to take: then it goes on, and its
+            /// result is stored. Above 0, at most 1. Expected is the time that the value in hand has
+            /// taken, else what computations of this cache have taken of late; where neither is
+            /// known, a computation is cancelled however long it has run. The call of a batch is
+            /// cancelled when none of its keys has a caller, a body over HTTP when it has no reader.
+            /// What is lost then must begin anew: with callers that leave sooner than a value can be
+            /// computed, and come back, it is never computed. Refreshes in the background go on, and
+            /// so does work that a soft time-out has left. With a remote the lease is given up, and a
+            /// process that waits for it takes over at once. Unset by default.
+            cancel_unwanted: f64 as "plain";
             /// Sets how long a leader may go silent before another process takes
             /// over; renewed at a third. Counts into the default of
             /// `wait_timeout`, and has no other effect within one process. With a

@@ -222,6 +222,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
         // From here without a lock. A caller that has an answer finds its computation counted.
         if let Some(end) = steps.computation {
             engine.observer.count_computation(end);
+            if let ComputationEnd::Stored | ComputationEnd::Shared = end {
+                engine.usual_time.note(now.since(self.started.tick));
+            }
         }
         // The waiters first: nothing below is of use to them.
         let had_waiters = flight.waiting() > 0;
@@ -312,7 +315,11 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 Steps::of(Verdict::Abandoned(Abandonment::Lost), None)
             }
             End::Lost => {
-                let how = self.has_computed.then_some(ComputationEnd::Dropped);
+                let how = match self.is_needless() {
+                    true => ComputationEnd::Cancelled,
+                    false => ComputationEnd::Dropped,
+                };
+                let how = self.has_computed.then_some(how);
                 Steps::of(Verdict::Abandoned(Abandonment::Lost), how)
             }
         }

@@ -32,6 +32,7 @@ use crate::flight::places::{NoPlace, Places};
 use crate::flight::ports::Store;
 use crate::flight::request::FlightRequest;
 use crate::flight::table::{Removed, Table, TableShard};
+use crate::flight::usual_time::UsualTime;
 use crate::flight::wait_slot::WaitSlot;
 use crate::invalidation::{ASKED_NOW, InvalidationLog};
 use crate::key::Key;
@@ -68,6 +69,7 @@ pub(crate) struct Engine<V> {
     /// The room for the errors that holds repeat.
     pub(super) errors: std::sync::Arc<ByteBudget>,
     waiting: Arc<AtomicUsize>,
+    pub(super) usual_time: UsualTime,
     mode: AtomicU8,
     /// Until then the remote vouches for the local copies, in nanoseconds of `clock`. Without a
     /// remote that is for ever.
@@ -102,6 +104,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             observer,
             errors: ByteBudget::new(MOST_ERROR_BYTES),
             waiting: Arc::new(AtomicUsize::new(0)),
+            usual_time: UsualTime::new(),
             mode: AtomicU8::new(Mode::On as u8),
             valid_until: AtomicU64::new(ValidUntil::UNASKED.nanos()),
             switching: Mutex::new(()),

@@ -232,9 +232,9 @@ impl<V: Send + Sync + 'static> Lead<V> {
         self.0.is_unbounded()
     }
 
-    /// Waits until no caller wants the result.
-    pub(crate) async fn wait_until_unwanted(&self) {
-        self.0.flight.wait_until_unwanted().await;
+    /// Waits until the work is of no use any more, see [`Leader::is_needless`].
+    pub(crate) async fn wait_until_needless(&self) {
+        self.0.wait_until_needless().await;
     }
 
     /// Says that the result is for the callers that wait already: its data is too old to be

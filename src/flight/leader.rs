@@ -379,37 +379,62 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let has_place = !self.is_unbounded;
         let scope = Scope::new(places, computation, self.scope.take());
         self.scope = Some(Arc::clone(&scope));
-        let work = AssertUnwindSafe(lending::within(scope, work)).catch_unwind();
-        let mut work = std::pin::pin!(work);
-        let limit = self.engine.settings.compute_timeout();
-        loop {
-            self.expect_within(limit);
-            match tokio::time::timeout(limit, self.or_unwanted(work.as_mut())).await {
-                Ok(Some(Ok(output))) => return Ok(output),
-                Ok(Some(Err(panic))) => {
-                    self.conclude_panicked(&*panic);
-                    std::panic::resume_unwind(panic)
+        {
+            let work = AssertUnwindSafe(lending::within(scope, work)).catch_unwind();
+            let mut work = std::pin::pin!(work);
+            let limit = self.engine.settings.compute_timeout();
+            loop {
+                self.expect_within(limit);
+                match tokio::time::timeout(limit, self.or_needless(work.as_mut())).await {
+                    Ok(Some(Ok(output))) => return Ok(output),
+                    Ok(Some(Err(panic))) => {
+                        self.conclude_panicked(&*panic);
+                        std::panic::resume_unwind(panic)
+                    }
+                    Ok(None) => break,
+                    // It goes on for its callers; for others its data is too old.
+                    Err(_) if !has_place || self.engine.mode() != Mode::On => self.flight.forget(),
+                    Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
                 }
-                Ok(None) => {
-                    drop(self.conclude(End::Lost));
-                    return Err(Error::new(ErrorKind::ShutDown));
-                }
-                // It goes on for its callers; for others its data is too old.
-                Err(_) if !has_place || self.engine.mode() != Mode::On => self.flight.forget(),
-                Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
             }
         }
+        // The work is dropped before its place returns: what comes next does not run beside it.
+        drop(self.conclude(End::Lost));
+        Err(Error::new(ErrorKind::ShutDown))
     }
 
-    /// Drives work that has a place; work without one only as long as a caller wants it.
-    async fn or_unwanted<F: Future + Unpin>(&self, mut work: F) -> Option<F::Output> {
-        let mut unwanted = std::pin::pin!(self.flight.wait_until_unwanted());
+    /// Drives work as long as that is of use.
+    async fn or_needless<F: Future + Unpin>(&self, mut work: F) -> Option<F::Output> {
+        let may_stop = self.is_unbounded || self.engine.settings.cancel_unwanted.is_some();
+        let mut needless = std::pin::pin!(self.wait_until_needless());
         poll_fn(|cx| match work.poll_unpin(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if self.is_unbounded => unwanted.as_mut().poll(cx).map(|()| None),
+            Poll::Pending if may_stop => needless.as_mut().poll(cx).map(|()| None),
             Poll::Pending => Poll::Pending,
         })
         .await
+    }
+
+    /// Waits until the work is of no use. Only one leader of a flight waits for that.
+    ///
+    /// Cancel safe: a dropped wait leaves nothing behind.
+    pub(super) async fn wait_until_needless(&self) {
+        while !self.is_needless() {
+            self.flight.computation.told_unwanted().await;
+        }
+    }
+
+    /// Returns whether no caller wants the result, and the work need not go on without one: it has no
+    /// time-out, or has not run long enough for what is lost to be worth its rest.
+    pub(super) fn is_needless(&self) -> bool {
+        let is_cancelled = || {
+            let share = self.engine.settings.cancel_unwanted.filter(|_| !self.is_in_background());
+            let fallback = self.fallback.as_ref().map(|window| window.computed_in());
+            let expected = fallback.or_else(|| self.engine.usual_time.get());
+            let has_run = self.engine.clock.now().since(self.started.tick);
+            share.is_some_and(|share| expected.is_none_or(|it| has_run < it.mul_f64(share)))
+        };
+        !self.flight.is_wanted() && (self.is_unbounded || is_cancelled())
     }
 
     /// Says that the flight ends within `limit`, so that waiters do not depose a leader

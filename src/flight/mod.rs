@@ -73,6 +73,7 @@
 //! - `end`: every way in which a leader ends, and the one order of steps.
 //! - `lending`: in which computation a caller runs, so that it can lend its place.
 //! - `forwarding`: a bound on calls of the origin outside of any flight.
+//! - `usual_time`: how long they take.
 //! - `tasks`: where computations run, and how a shutdown ends them.
 //! - `ports`: the store, as the engine sees it.
 
@@ -105,6 +106,7 @@ pub(crate) mod table;
 pub(crate) mod tasks;
 #[cfg(test)]
 mod tests;
+pub(crate) mod usual_time;
 pub(crate) mod vacancy;
 pub(crate) mod wait_slot;
 pub(crate) mod waiter;

@@ -410,15 +410,6 @@ impl<V> Flight<V> {
         self.interest.fetch_add(LEADERS_CALLER, Ordering::AcqRel);
     }
 
-    /// Waits until no caller wants the result. Only one leader waits for that.
-    ///
-    /// Cancel safe: a dropped wait leaves nothing behind.
-    pub(crate) async fn wait_until_unwanted(&self) {
-        while self.is_wanted() {
-            self.computation.told_unwanted().await;
-        }
-    }
-
     /// Returns how many callers wait.
     pub(super) fn waiting(&self) -> u32 {
         waiters_in(self.interest.load(Ordering::Relaxed))

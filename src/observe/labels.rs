@@ -82,6 +82,7 @@ words! {
         Stored = "stored",
         Shared = "shared",
         Declined = "declined",
+        Cancelled = "cancelled",
         Failed = "failed",
         TimedOut = "timed_out",
         Panicked = "panicked",
@@ -90,9 +91,9 @@ words! {
 }
 
 impl ComputationEnd {
-    /// From `Failed` on, every end is a failure.
-    pub(super) const fn is_failure(self) -> bool {
-        self as usize >= Self::Failed as usize
+    /// Up to `Declined`, every end has a result.
+    pub(super) const fn has_result(self) -> bool {
+        self as usize <= Self::Declined as usize
     }
 }
 

@@ -212,7 +212,7 @@ impl Observe for Observer {
 
     fn count_computation(&self, end: ComputationEnd) {
         self.count(end);
-        if !end.is_failure() {
+        if end.has_result() {
             self.note_success();
         }
     }

@@ -155,14 +155,15 @@ pub enum Event {
         /// Whether the result may be shared and was not out of date already.
         shared: bool,
     },
-    /// A computation failed, took too long, panicked or was dropped.
+    /// A computation failed, took too long, panicked, was dropped, or was cancelled since no caller
+    /// waited for it any more.
     #[non_exhaustive]
     Failed {
         /// The key that was to be computed.
         key: Key,
         /// How long it took.
         took: Duration,
-        /// One of `failed`, `timed_out`, `panicked`, `dropped`.
+        /// One of `failed`, `timed_out`, `panicked`, `dropped`, `cancelled`.
         how: &'static str,
     },
     /// A result was not stored, because it was invalidated while it was computed.
@@ -391,16 +392,18 @@ impl Observer {
                 self.emit(|| {
                     let (key, how) = (key.clone(), end.as_str());
                     let shared = end != ComputationEnd::Declined;
-                    match end.is_failure() {
-                        true => Event::Failed { key, took, how },
-                        false => Event::Computed { key, took, shared },
+                    match end.has_result() {
+                        true => Event::Computed { key, took, shared },
+                        false => Event::Failed { key, took, how },
                     }
                 });
                 meters.add(Metric::OriginCalls, &[("reason", end.as_str())]);
                 meters.current().origin_duration.record(took);
                 match end {
                     ComputationEnd::Stored => meters.current().fill(FillResult::Stored),
-                    ComputationEnd::Shared | ComputationEnd::Declined => {}
+                    ComputationEnd::Shared
+                    | ComputationEnd::Declined
+                    | ComputationEnd::Cancelled => {}
                     _ => meters.current().fill(FillResult::Failed),
                 }
                 let (key, took) = (Some(key), Some(took));
@@ -626,7 +629,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag, error: &'a Error) -> Vec<O
     let callers_got = CallersGot::Failure;
     let computed = |end: &ComputationEnd| {
         let effect = FailureEffect { callers_got, held_for: Some(SECOND) };
-        let failure = end.is_failure().then_some(effect);
+        let failure = (!end.has_result()).then_some(effect);
         Occurrence::Computed { key, took, end: *end, failure }
     };
     let mut samples: Vec<_> = ComputationEnd::ALL.iter().map(computed).collect();

@@ -155,7 +155,7 @@ mod tests {
     fn each_setting_reaches_the_builder() {
         let json = r#"{
             "ttl": "1h 30m", "stale_for": "5m", "stale_if_error": "1d", "jitter": 0.2,
-            "early_refresh": 1.0, "early_refresh_share": 0.5, "compute_timeout": "2s",
+            "early_refresh": 1.0, "early_refresh_share": 0.5, "cancel_unwanted": 0.5, "compute_timeout": "2s",
             "lease": "3s", "wait_timeout": "4s", "compute_after_wait": true, "hold": "250ms",
             "max_hold": "30s", "uncacheable_for": "6s", "max_bytes": "64MiB",
             "max_entries": 1000, "eviction": "s3_fifo", "max_waiters": 7,

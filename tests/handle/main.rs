@@ -47,5 +47,6 @@ mod store_drops;
 mod storms;
 mod telemetry;
 mod typed;
+mod unwanted_work;
 mod user_code;
 mod weights;

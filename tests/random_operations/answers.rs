@@ -261,8 +261,11 @@ impl Record {
             if at == parent {
                 return true;
             }
-            let waits =
-                |other: &&Call| other.parent == Some(at) && other.ended.is_none() && !other.dropped;
+            // A callback may run inside of this one, which waits then for what it asks for.
+            let waits = |other: &&Call| {
+                let is_of_it = other.parent == Some(at) || other.actor == INSIDE;
+                is_of_it && other.ended.is_none() && !other.dropped
+            };
             let keys = self.calls.iter().filter(waits).map(|other| other.key);
             next.extend(keys.flat_map(running).filter(|at| seen.insert(*at)));
         }

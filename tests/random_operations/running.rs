@@ -207,6 +207,16 @@ impl Record {
             facts.tagged |= self.keeps_tag(&self.calls[call].clone(), now);
             self.shelve_computed(number, facts, now);
         }
+        let asking = self.calls[call].clone();
+        let is_cut_off = end == ComputationEnd::Dropped
+            && asking.own == Some(number)
+            && asking.how != How::Scoped
+            && asking.ended.is_none();
+        let own = self.computations[number].clone();
+        if is_cut_off && !self.is_apart(&own, now) {
+            let detail = format!("computation {number}: {asking:?}");
+            self.violate("no work is dropped while its caller waits", detail);
+        }
         let declines = end == ComputationEnd::Value && facts.do_not_store;
         let leaves = end == ComputationEnd::Failed(tower_stampede::FailureAction::EachItself);
         if declines || leaves {
@@ -234,6 +244,8 @@ impl Record {
 
     fn shelve_computed(&mut self, number: usize, facts: Facts, now: Moment) {
         if facts.do_not_store || facts.ttl.is_zero() {
+            // It is newer than a value that stood there, which ends.
+            self.key(facts.key).shelf = Shelf::Unknown;
             return;
         }
         self.key(facts.key).was_tagged |= facts.tagged;

@@ -125,6 +125,9 @@ impl World {
         if let Some(most) = settings.max_entries {
             builder = builder.max_entries(most);
         }
+        if let Some(share) = settings.cancel_unwanted {
+            builder = builder.cancel_unwanted(share);
+        }
         if settings.compute_after_wait {
             builder = builder.compute_after_wait();
         }

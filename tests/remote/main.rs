@@ -34,5 +34,6 @@ mod stale;
 mod stale_marks;
 mod uncacheable;
 mod unshareable;
+mod unwanted_work;
 mod values;
 mod wake_ups;

@@ -13,7 +13,7 @@
 //! and calls, so no runtime that ends or stands still keeps the keys of the others.
 
 use std::collections::HashMap;
-use std::future::{Future, pending, poll_fn};
+use std::future::{Future, poll_fn};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
 
     /// Runs the loader once, at most `compute_timeout` long, and ends each key.
     ///
-    /// Work of a cache that is not on has no time-out: it is dropped when no caller waits for it.
+    /// It is dropped where that is of no use to any caller.
     async fn run_loader(&self, call: &RoundCall, mut keys: Vec<BegunKey<V>>) {
         let engine = &self.engine;
         let (from, count) = (Instant::now(), keys.len() as u64);
@@ -304,12 +304,11 @@ impl<V: Clone + Send + Sync + 'static> BegunKey<V> {
         self.lead().map_or(begun_in != Mode::On, Lead::is_unbounded)
     }
 
-    /// Waits until the key has no caller, where it needs one: without a flight or a place of its
-    /// own, it is computed for its caller alone.
-    async fn wait_until_unwanted(&mut self) {
+    /// Waits until the key is of no use: without a flight or a place of its own, it is computed
+    /// for its caller alone.
+    async fn wait_until_needless(&mut self) {
         match &self.way {
-            Way::Led(led, _) if led.0.is_unbounded() => led.0.wait_until_unwanted().await,
-            Way::Led(..) => pending().await,
+            Way::Led(led, _) => led.0.wait_until_needless().await,
             Way::Alone { .. } => self.reply.closed().await,
         }
     }
@@ -365,19 +364,19 @@ async fn answer<V: Clone + Send + Sync + 'static>(
     drop_caught((unsent, rest));
 }
 
-/// Drives the call until it ends, or each of its keys needs a caller and has none.
+/// Drives the call until it ends, or none of its keys is of use.
 async fn while_wanted<V: Clone + Send + Sync + 'static, F: Future + Unpin>(
     mut work: F,
     keys: &mut [BegunKey<V>],
 ) -> Option<F::Output> {
-    let mut unwanted = pin!(async {
+    let mut needless = pin!(async {
         for key in keys {
-            key.wait_until_unwanted().await;
+            key.wait_until_needless().await;
         }
     });
     poll_fn(|cx| match work.poll_unpin(cx) {
         Poll::Ready(output) => Poll::Ready(Some(output)),
-        Poll::Pending => unwanted.as_mut().poll(cx).map(|()| None),
+        Poll::Pending => needless.as_mut().poll(cx).map(|()| None),
     })
     .await
 }

@@ -52,7 +52,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     }
 
     fn check_shares(&self) -> Result<(), ConfigError> {
-        let Settings { early_refresh, .. } = self.settings;
+        let Settings { early_refresh, cancel_unwanted, .. } = self.settings;
         let (jitter, share) = (self.settings.jitter(), self.settings.early_refresh_share());
         if !(0.0..1.0).contains(&jitter) {
             let rule = "must be a share from 0 up to but not including 1; the default is 0.1";
@@ -65,6 +65,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         if !(share > 0.0 && share <= 1.0) {
             let rule = "must be a share above 0, at most 1; the default is 0.25";
             return Err(refuse(&["early_refresh_share"], format!("is {share} and {rule}")));
+        }
+        if let Some(share) = cancel_unwanted.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
+            let rule = "must be a share above 0, at most 1; leave it unset to let all work go on";
+            return Err(refuse(&["cancel_unwanted"], format!("is {share} and {rule}")));
         }
         Ok(())
     }
@@ -165,6 +169,9 @@ mod tests {
         assert_eq!(refused(builder().early_refresh(0.0)), ["early_refresh"]);
         assert_eq!(refused(builder().early_refresh(f64::INFINITY)), ["early_refresh"]);
         assert_eq!(refused(builder().early_refresh_share(0.0)), ["early_refresh_share"]);
+        for share in [0.0, -0.5, 1.5, f64::NAN, f64::INFINITY] {
+            assert_eq!(refused(builder().cancel_unwanted(share)), ["cancel_unwanted"]);
+        }
         assert_eq!(refused(builder().compute_timeout(Duration::ZERO)), ["compute_timeout"]);
         assert_eq!(refused(builder().lease(Duration::ZERO)), ["lease"]);
         assert_eq!(refused(builder().wait_timeout(Duration::ZERO)), ["wait_timeout"]);

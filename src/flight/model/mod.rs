@@ -149,6 +149,17 @@ impl World {
     }
 
     fn with_log(max_computations: usize, max_logged_tags: usize) -> Arc<Self> {
+        let logged = Settings { max_logged_tags: Some(max_logged_tags), ..Settings::default() };
+        Self::with(max_computations, logged)
+    }
+
+    /// Without callers, work is cancelled.
+    fn cancelling(max_computations: usize) -> Arc<Self> {
+        let cancelling = Settings { cancel_unwanted: Some(1.0), ..Settings::default() };
+        Self::with(max_computations, cancelling)
+    }
+
+    fn with(max_computations: usize, settings: Settings) -> Arc<Self> {
         let settings = Settings {
             compute_timeout: Some(LONG),
             wait_timeout: Some(LONG),
@@ -158,8 +169,7 @@ impl World {
             max_waiters_in_all: Some(100),
             max_computations: Some(max_computations),
             max_refreshes: Some(10),
-            max_logged_tags: Some(max_logged_tags),
-            ..Settings::default()
+            ..settings
         };
         let label = CacheLabel { name: "model".into(), log_keys: false };
         let store = Arc::new(store());
@@ -223,14 +233,14 @@ impl World {
         }
     }
 
-    /// Takes a place, computes and stores.
+    /// Takes a place, computes and stores. Returns nothing where no caller wants the value.
     async fn compute(&self, mut leader: Leader<u64>) -> Option<u64> {
         leader.take_place().await.ok()?;
         let work = async {
             shuttle::future::yield_now().await;
             self.origin.load(Ordering::SeqCst)
         };
-        let value = leader.compute(work).await.expect("no time-out comes due");
+        let value = leader.compute(work).await.ok()?;
         let entry = self.entry(&leader, value, &[]);
         drop(leader.fill(&entry));
         Some(value)

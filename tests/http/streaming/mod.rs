@@ -7,4 +7,5 @@ mod misfits;
 mod passing;
 mod pauses;
 mod room;
+mod unwanted;
 mod variants;

@@ -4,7 +4,7 @@ use std::error::Error as _;
 
 use crate::lease::grant::Stamp;
 use crate::remote::redis::tests::*;
-use crate::{ConfigError, LegacyLock, RedisLock, Stampede};
+use crate::{ConfigError, RedisLock, Stampede};
 
 /// Makes a user with exactly `rules`, and returns a `Redis` that connects as this user.
 async fn user(server: &Server, rules: &str) -> Redis {
@@ -183,7 +183,8 @@ async fn without_a_namespace_nothing_is_built_and_the_error_names_the_remedy() {
         checked,
         redis.acl_rules().unwrap_err(),
         RedisLock::new(&redis, "a").err().unwrap(),
-        LegacyLock::new(&redis, "a").err().unwrap(),
+        #[cfg(feature = "redis-legacy-lock")]
+        crate::LegacyLock::new(&redis, "a").err().unwrap(),
     ];
     for error in errors {
         assert_eq!(error.fields(), ["namespace"]);
