@@ -39,7 +39,17 @@ pub mod recipes;
 page!(reverse_proxy, "reverse-proxy.md");
 pub mod migration;
 page!(the_lock, "the-lock.md");
-page!(operating_redis, "operating-redis.md", all(feature = "redis", feature = "test-util"));
+page!(
+    operating_redis,
+    "operating-redis.md",
+    all(
+        feature = "redis",
+        feature = "test-util",
+        feature = "codec-json",
+        feature = "codec-zstd",
+        feature = "codec-aead"
+    )
+);
 page!(observability, "observability.md");
 pub mod operations;
 page!(threats, "threats.md", feature = "axum");

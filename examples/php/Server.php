@@ -71,14 +71,15 @@ final class Server
     {
         $bytes = $this->call(['GET', $this->names($key)[0]]) ?? '';
         $dead = ['state' => 'dead', 'version' => substr($bytes, 4, 16)];
-        $found = Wire::decode($key, $bytes, $this->schema);
-        if (($found['stamp'] ?? null) === null) {
-            return $dead;
-        }
         try {
+            $found = Wire::decode($key, $bytes, $this->schema);
+            if (($found['stamp'] ?? null) === null) {
+                return $dead;
+            }
             $found['value'] = $found['isMarker'] ? null : Wire::fromJson($found['payload']);
-        } catch (JsonException) {
-            return $dead;
+        } catch (DomainException | JsonException $error) {
+            // Rust processes read it: it stays, and each caller computes for itself.
+            return ['state' => 'unreadable', 'why' => $error->getMessage()];
         }
         [[$epoch, $position], $items] = [$found['stamp'], []];
         foreach ($found['tags'] as $tag) {

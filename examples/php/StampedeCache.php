@@ -36,7 +36,14 @@ final class StampedeCache
         try {
             for ($inbox = ''; ;) {
                 $found = $this->server->read($key);
-                if ($found['state'] === 'fresh' && $found['isMarker']) {
+                if ($found['state'] === 'unreadable') {
+                    $this->warnOnce('unreadable', "the value of $key is not JSON that this client reads"
+                        . " ({$found['why']}); it is not replaced, and each caller computes for itself: give the Rust"
+                        . ' cache Codec::json().fingerprint(N), without compress_above, encrypt and validators, and'
+                        . ' this client the schema N');
+                    $grant = null;
+                    break;
+                } elseif ($found['state'] === 'fresh' && $found['isMarker']) {
                     $grant = null;
                     break;
                 } elseif ($found['state'] === 'fresh') {
@@ -58,7 +65,7 @@ final class StampedeCache
             $this->report($failure);
             $grant = null;
         }
-        // Without Redis, and where values may not be shared, the caller computes for itself.
+        // Without Redis, and where values may not be shared or read, the caller computes for itself.
         return Wire::fromJson($grant === null ? $compute() : $lead($grant));
     }
 
@@ -168,11 +175,15 @@ final class StampedeCache
     {
         [$message, $isRefusal] = [$failure->getMessage(), $failure instanceof RedisRefusal];
         $kind = $isRefusal ? strtok($message, ' ') : 'connection';
-        if (isset($this->reported[$kind])) {
-            return;
-        }
-        $this->reported[$kind] = true;
         $what = $isRefusal ? 'refuses a command' : 'cannot be reached';
-        error_log("Redis at {$this->server->address} $what: $message; $so");
+        $this->warnOnce($kind, "Redis at {$this->server->address} $what: $message; $so");
+    }
+
+    private function warnOnce(string $kind, string $line): void
+    {
+        if (!isset($this->reported[$kind])) {
+            $this->reported[$kind] = true;
+            error_log($line);
+        }
     }
 }

@@ -38,15 +38,25 @@ final class Wire
         return "ts\x03\x00$version" . self::hash("ts\x03\x00$rest") . $rest;
     }
 
-    /** Reads an envelope. Returns null if it is damaged, or of another key or schema. */
+    /**
+     * Reads an envelope. Returns null if it is damaged, or of another key or schema. Throws a
+     * `DomainException` for a value that only Rust processes read: this client must not replace it.
+     */
     public static function decode(string $key, string $bytes, int $schema): ?array
     {
         $sum = self::hash(substr($bytes, 0, 4) . substr($bytes, 28));
-        $isOurs = preg_match('/^ts\x03[\x00\x01]/', $bytes) && substr($bytes, 20, 8) === $sum;
+        $isOurs = str_starts_with($bytes, "ts\x03") && substr($bytes, 20, 8) === $sum;
         if (strlen($bytes) < self::HEAD || !$isOurs) {
             return null;
         }
         $head = unpack('Jborn/Jfresh/Jstale/Jerror/Jtook/Jage/Jkept/Nschema/Nkey/Ntags/Jpayload', $bytes, 28);
+        if ($head['schema'] !== $schema) {
+            // Rust computes numbers from 2**31 on. Those below are schemas of all sides.
+            return $head['schema'] >> 31 ? throw new DomainException("number {$head['schema']} of a Rust type") : null;
+        }
+        if (ord($bytes[3]) > 1) {
+            throw new DomainException('flags ' . ord($bytes[3]));
+        }
         $epoch = bin2hex(substr($bytes, 104, 8));
         [$at, $tags] = [self::HEAD, []];
         for ($left = $head['tags']; $left > 0 && $at + 4 <= strlen($bytes); $left--) {
@@ -55,7 +65,7 @@ final class Wire
             $at += 4 + $length;
         }
         $isWhole = $at + $head['key'] + $head['payload'] === strlen($bytes);
-        if (!$isWhole || $head['schema'] !== $schema || substr($bytes, $at, $head['key']) !== $key) {
+        if (!$isWhole || substr($bytes, $at, $head['key']) !== $key) {
             return null;
         }
         return [

@@ -64,7 +64,7 @@ class StampedeCache:
                 return found["value"]
         except RedisFailure as failure:
             self.report(failure)
-        # Without Redis, and where values may not be shared, the caller computes for itself.
+        # Without Redis, and where values may not be shared or read, the caller computes for itself.
         return wire.from_json(compute())
 
     def invalidate(self, key):
@@ -156,13 +156,15 @@ class StampedeCache:
         """Reads a value, and judges it by the invalidation log and the server's clock."""
         data = self.server.call(b"GET", names[0]) or b""
         dead = {"state": "dead", "version": data[4:20]}
-        found = wire.decode(key, data, self.schema)
-        if not found or not found["stamp"]:
-            return dead
         try:
+            found = wire.decode(key, data, self.schema)
+            if not found or not found["stamp"]:
+                return dead
             found["value"] = None if found["is_marker"] else wire.from_json(found["payload"])
-        except ValueError:
-            return dead
+        except ValueError as error:
+            # Rust processes read it: it stays, and each caller computes for itself.
+            self.report_unreadable(key, error)
+            return {"state": "unreadable", "is_marker": True}
         epoch, position = found["stamp"]
         # A tag, and its mark that makes values stale. Here both end the value.
         items = [start + tag for tag in found["tags"] for start in (b"t", b"t\0m")]
@@ -231,12 +233,22 @@ class StampedeCache:
         """Logs each kind of failure once. No request fails, so no error says it."""
         is_refusal = isinstance(failure, RedisRefusal)
         kind = str(failure).split(" ")[0] if is_refusal else "connection"
+        what = "refuses a command" if is_refusal else "cannot be reached"
+        self.warn_once(kind, f"Redis at {self.address} {what}: {failure}; {so}")
+
+    def report_unreadable(self, key, error):
+        self.warn_once("unreadable", (
+            f"the value of {key} is not JSON that this client reads ({error}); it is not replaced, and each "
+            "caller computes for itself: give the Rust cache Codec::json().fingerprint(N), without "
+            "compress_above, encrypt and validators, and this client the schema N"
+        ))
+
+    def warn_once(self, kind, line):
         with self.lock:
             if kind in self.reported:
                 return
             self.reported.add(kind)
-        what = "refuses a command" if is_refusal else "cannot be reached"
-        LOG.warning("Redis at %s %s: %s; %s", self.address, what, failure, so)
+        LOG.warning("%s", line)
 
     def hear(self, connection):
         try:

@@ -37,21 +37,35 @@ def encode(key, payload, version, started, took, ttl, tags, stamp, schema):
     return b"ts\x03\x00" + version + hash8(b"ts\x03\x00" + rest) + rest
 
 
+class Unreadable(ValueError):
+    """A whole value in a form that this client does not know."""
+
+
 def decode(key, data, schema):
-    """Reads an envelope. Returns None if it is damaged, or of another key or schema."""
-    if len(data) < 120 or data[:3] != b"ts\x03" or data[3] > 1:
+    """Reads an envelope. Returns None if it is damaged, or of another key or schema.
+
+    Raises Unreadable for a value that only Rust processes read: this client must not replace it.
+    """
+    if len(data) < 120 or data[:3] != b"ts\x03":
         return None
     if hash8(data[:4] + data[28:]) != data[20:28]:
         return None
     (born, fresh, stale, _, _, age, _, found, key_length, count, length, epoch, position) = (
         HEAD.unpack_from(data, 28)
     )
+    if found != schema:
+        # Rust computes numbers from 2**31 on. Those below are schemas of all sides.
+        if found >> 31:
+            raise Unreadable(f"number {found} of a Rust type")
+        return None
+    if data[3] > 1:
+        raise Unreadable(f"flags {data[3]}")
     at, tags = 120, []
     while len(tags) < count and at + 4 <= len(data):
         (size,) = struct.unpack_from(">I", data, at)
         tags.append(data[at + 4 : at + 4 + size])
         at += 4 + size
-    if at + key_length + length != len(data) or found != schema:
+    if at + key_length + length != len(data):
         return None
     if len(tags) < count or data[at : at + key_length] != key:
         return None

@@ -9,9 +9,12 @@ use crate::error::Error;
 /// Why a [`Cache`](crate::Cache) returned no value.
 #[derive(Debug)]
 pub enum Failure<E> {
-    /// The loader failed; the error is its own. Shared with every caller that waited.
+    /// The loader failed; the error is its own. Shared with every caller that waited, and with every
+    /// caller during the hold after it.
     Computation(Arc<E>),
-    /// An error of the cache: see [`ErrorKind`](crate::ErrorKind).
+    /// An error of the cache: see [`ErrorKind`](crate::ErrorKind). [`Held`](crate::ErrorKind::Held) is
+    /// one only if this process has no error of the loader: it timed out or panicked, or another
+    /// process failed.
     Cache(Error),
 }
 

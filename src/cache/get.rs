@@ -143,6 +143,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// the same handle for other keys; see
     /// [`Builder::max_computations`](crate::Builder::max_computations).
     ///
+    /// With a remote, the value is written behind the answer. A process that ends calls
+    /// [`shutdown`](Self::shutdown) first: otherwise it may lose its last writes and leave their locks,
+    /// and the next process waits for up to a [`lease`](crate::Builder::lease).
+    ///
     /// # Examples
     ///
     /// ```

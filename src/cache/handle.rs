@@ -188,8 +188,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         }
     }
 
-    /// Switches the cache off and waits for running computations, at most
-    /// until `deadline` has passed; then the rest is dropped. Returns how many
+    /// Switches the cache off and waits for running computations and for writes to the
+    /// remote, at most until `deadline` has passed; then the rest is dropped. Returns how many
     /// tasks had not ended by then: computations, leaders that queue for a place,
     /// and messages to the remote, which are not dropped.
     ///

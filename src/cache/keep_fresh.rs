@@ -59,8 +59,15 @@ where
     E: fmt::Debug + fmt::Display + Send + Sync + 'static,
 {
     /// Loads the keys now, and refreshes each in the last fifth of its lifetime, although no
-    /// caller reads it. What is invalidated or evicted is loaded again. A task looks at the
-    /// keys twenty times in a `ttl`, at most every 10 ms and at least once a second.
+    /// caller reads it. What is invalidated or evicted is loaded again. The call itself does not
+    /// wait: a task loads the keys. A caller that reads one of them meanwhile waits for that load.
+    ///
+    /// The task looks at the keys twenty times in a `ttl`, at most every 10 ms and at least once a
+    /// second. So the next load of a key begins after 0.8 of its lifetime, or one look later. With the
+    /// default [`jitter`](crate::Builder::jitter) that is 0.72 to 0.8 of the `ttl`.
+    ///
+    /// Set [`stale_for`](crate::Builder::stale_for) too. Without it, a refresh that fails or hangs past
+    /// the end of the lifetime leaves no value: callers wait for it, or get its error.
     ///
     /// Up to seven eighths of the [`max_refreshes`](crate::Builder::max_refreshes) run at once; the
     /// next begins as soon as one ends. With a loader for single keys that takes 10 ms, the default
@@ -79,13 +86,16 @@ where
     /// use std::time::Duration;
     /// use tower_stampede::{Cache, Stampede};
     ///
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// let handle = Stampede::in_memory(Duration::from_secs(60));
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_stampede::ConfigError> {
+    /// let handle = Stampede::builder("squares")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .stale_for(Duration::from_secs(600))
+    ///     .build()?;
     /// let squares = Cache::new(handle, |n: u64| async move { Ok::<_, std::io::Error>(n * n) });
     /// let kept = squares.keep_fresh([1, 2, 3]);
     /// // Later, when the keys are of no interest any more:
     /// drop(kept);
-    /// # }
+    /// # Ok(()) }
     /// ```
     ///
     /// # Panics

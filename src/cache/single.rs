@@ -14,12 +14,13 @@ where
     E: fmt::Debug + fmt::Display + Send + Sync + 'static,
 {
     /// Makes a cache of one value, for an expensive function without arguments. Its key is `()`:
-    /// `keep_fresh([()])` refreshes it before it expires, `invalidate(())` ends it. The loader is
-    /// otherwise as that of [`new`](Self::new).
+    /// [`keep_fresh([()])`](Self::keep_fresh) refreshes it before it expires, `invalidate(())` ends
+    /// it. The loader is otherwise as that of [`new`](Self::new).
     ///
     /// # Examples
     ///
-    /// Loaded before the server answers its first request, and again before a minute has passed:
+    /// Loaded before the server answers its first request, and again before a minute has passed. If a
+    /// refresh fails, callers get the older value for ten minutes more:
     ///
     /// ```
     /// use std::time::Duration;
@@ -30,9 +31,13 @@ where
     /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let rates = Cache::single(Stampede::in_memory(Duration::from_secs(60)), load_rates);
-    /// rates.keep_fresh([()]).forever();
-    /// assert_eq!(rates.value().await?, [1.08, 0.86]);
+    /// let handle = Stampede::builder("rates")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .stale_for(Duration::from_secs(600))
+    ///     .build()?;
+    /// let rates = Cache::single(handle, load_rates);
+    /// rates.keep_fresh([()]).forever(); // does not wait
+    /// assert_eq!(rates.value().await?, [1.08, 0.86]); // waits for the first load
     /// # assert_eq!(rates.handle().stats().computations, 1);
     /// # Ok(()) }
     /// ```

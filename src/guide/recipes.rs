@@ -3,6 +3,7 @@
 #![doc = include_str!("links.md")]
 #![doc = include_str!("../../docs/recipes/README.md")]
 
+page!(repository, "recipes/repository.md");
 page!(sessions, "recipes/sessions.md", feature = "axum");
 page!(tenants, "recipes/tenants.md", feature = "axum");
 page!(routes, "recipes/routes.md", feature = "axum");

@@ -180,7 +180,8 @@ impl<V> Codec<V> {
     /// is unpacked.
     ///
     /// A process without this setting reads compressed values as a miss. To begin with compression
-    /// without misses, deploy `compress_above(usize::MAX)` first: it only reads.
+    /// without misses, deploy `compress_above(usize::MAX)` first: it only reads. Clients in other
+    /// languages do not read compressed values: where they share the cache, leave it off.
     ///
     /// The size of a compressed value says something of its content. Do not compress secrets
     /// together with text that a stranger chooses, if the stranger can see the size.

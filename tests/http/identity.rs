@@ -14,7 +14,7 @@ const HINT: &str = "the layer has an identity";
 
 fn page() -> Origin {
     Origin::new(|call| {
-        let tenant = call.header("x-team").unwrap_or("nobody").to_owned();
+        let tenant = call.header("x-team").unwrap_or("no team").to_owned();
         Answer::ok("max-age=60", tenant)
     })
 }

@@ -26,4 +26,5 @@ mod lock_history;
 mod operator_log;
 mod processes;
 mod shapes;
+mod shutdown;
 mod unshareable;

@@ -115,7 +115,8 @@ macro_rules! each_http_setting {
                 /// Names request fields that the [`identity`](Self::identity) covers: the responses to
                 /// requests with them are shared between the requests of one identity, as if the fields
                 /// were missing. A name, or a pattern like `x-auth-*`. Defaults to none: credentials
-                /// stay credentials, and their responses are not shared.
+                /// stay credentials, and their responses are not shared. So every credential that arrives
+                /// must be covered; `detail=credentials:cookie` in `Cache-Status` names one that is not.
                 ///
                 /// The fields say nothing about the user that the identity does not say: two requests
                 /// of one identity with different values get one response. Where the rule finds no
