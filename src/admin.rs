@@ -36,6 +36,7 @@
 //! | `GET /stats` | the counts of [`Stats`], by their names |
 //! | `GET /health` | `{"health": "up"}`, or `degraded`, or `bypassed`, and in `servers_away` the servers of the remote that do not answer, if any; always a 200: requests are served |
 //! | `GET /log` | how far this process follows the invalidation log of the remote: its `epoch` and `position`, and `vouched_ms`, how long local copies are served before it is read again |
+//! | `GET /top?limit=20` | the keys, tags and routes that have saved the origin the most time; see [`Top`] |
 //! | `GET /mode` | `{"mode": "on"}`, or `observe`, or `off` |
 //! | `PUT /mode` with `{"mode": "off"}` | the mode afterwards; after a shutdown it stays `off` |
 //! | `POST /purge` with `{"path": "/report"}` | purges every response of a path: all queries, hosts and variants, in layers without a scope; `"scope"` beside it names one |
@@ -92,12 +93,12 @@ use crate::http::StoredResponse;
 use crate::http::rules::key::url_of;
 use crate::http::rules::steering::GroupOrigin;
 use crate::http::rules::target::{self, path_tag};
-use crate::key::KeyKind;
-use crate::{Announcement, Health, Invalidation, Key, Mode, Stampede, Stats, Tag};
+use crate::key::{self, text_of};
+use crate::{Announcement, Health, Invalidation, Key, Mode, Savings, Stampede, Stats, Tag, Top};
 
 /// What is said of a path that is none.
-const PATHS: &str = "no such path; there are GET /stats, /health, /log, /mode and /keys, PUT /mode, \
-                     and POST /purge";
+const PATHS: &str = "no such path; there are GET /stats, /top, /health, /log, /mode and /keys, PUT \
+                     /mode, and POST /purge";
 
 /// The longest body that is read.
 const MAX_BODY: usize = 64 << 10;
@@ -106,8 +107,9 @@ const MAX_BODY: usize = 64 << 10;
 const KEYS: usize = 100;
 const MAX_KEYS: usize = 1000;
 
-/// How tags begin that the HTTP layer makes.
-const MADE_TAGS: [[u8; 2]; 2] = [KeyKind::UriTag.start(), KeyKind::PathTag.start()];
+/// The same of keys, tags and routes that have saved the most.
+const TOP: usize = 20;
+const MAX_TOP: usize = 128;
 
 type Answer = Result<Value, Refused>;
 
@@ -139,6 +141,12 @@ where
     Router::new()
         .route("/stats", get(async |State(cache): State<Stampede<V>>| said(Ok(stats(&cache)))))
         .route("/health", get(async |State(cache): State<Stampede<V>>| said(Ok(health(&cache)))))
+        .route(
+            "/top",
+            get(async |State(cache): State<Stampede<V>>, RawQuery(query): RawQuery| {
+                said(top(&cache, query.as_deref().unwrap_or_default()))
+            }),
+        )
         .route("/log", get(async |State(cache): State<Stampede<V>>| said(Ok(log(&cache)))))
         .route(
             "/mode",
@@ -211,6 +219,7 @@ fn stats<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
         remote_calls,
         remote_errors,
         damaged,
+        origin_time_saved,
         evictions,
         entries,
         bytes,
@@ -244,6 +253,7 @@ fn stats<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
         "remote_calls": remote_calls,
         "remote_errors": remote_errors,
         "damaged": damaged,
+        "origin_seconds_saved": origin_time_saved.as_secs_f64(),
         "evictions": evictions,
         "entries": entries,
         "bytes": bytes,
@@ -252,6 +262,29 @@ fn stats<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
         "waiting": waiting,
         "oldest_stale_seconds": oldest_stale.as_secs_f64(),
     })
+}
+
+fn top<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, query: &str) -> Answer {
+    let limit = match query.strip_prefix("limit=") {
+        Some(limit) => limit.parse().ok().filter(|limit| (1..=MAX_TOP).contains(limit)),
+        None => query.is_empty().then_some(TOP),
+    };
+    let limit = limit.ok_or_else(|| bad("`limit` must be a number from 1 to 128"))?;
+    let listed = |rows: Vec<(String, Savings)>| {
+        let row = |(name, it): &(String, Savings)| {
+            json!({
+                "name": name,
+                "hits": it.hits,
+                "joined": it.joined,
+                "origin_seconds_saved": it.origin_time_saved.as_secs_f64(),
+                "waited_seconds": it.waited.as_secs_f64(),
+                "bytes": it.bytes,
+            })
+        };
+        rows.iter().map(row).collect::<Vec<_>>()
+    };
+    let Top { keys, tags, routes } = cache.top(limit);
+    Ok(json!({"keys": listed(keys), "tags": listed(tags), "routes": listed(routes)}))
 }
 
 fn health<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
@@ -413,9 +446,9 @@ async fn keys<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, query: &str
 }
 
 fn entry(key: &Key, info: &EntryInfo, has_urls: bool, has_made_tags: bool) -> Value {
-    let is_made = |tag: &&Tag| MADE_TAGS.iter().any(|made| tag.as_bytes().starts_with(made));
-    let tags = info.tags.iter().filter(|tag| has_made_tags || !is_made(tag));
-    let tags: Vec<_> = tags.map(|tag| text_of(tag.as_bytes())).collect();
+    let tags = info.tags.iter().map(Tag::as_bytes);
+    let tags = tags.filter(|tag| has_made_tags || !key::is_made_tag(tag));
+    let tags: Vec<_> = tags.map(text_of).collect();
     let mut entry = json!({
         "key": text_of(key.as_bytes()),
         "age_ms": millis(info.age),
@@ -454,19 +487,6 @@ fn text<'a>(said: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>,
         Some(Value::String(text)) => Ok(Some(text)),
         Some(_) => Err(bad(format!("`{name}` must be a string"))),
     }
-}
-
-/// Writes bytes as visible ASCII.
-fn text_of(bytes: &[u8]) -> String {
-    let mut text = String::with_capacity(bytes.len());
-    for &byte in bytes {
-        if byte.is_ascii_graphic() && byte != b'%' {
-            text.push(byte.into());
-        } else {
-            text.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    text
 }
 
 /// Reads what [`text_of`] writes. Other characters stand for their own bytes.

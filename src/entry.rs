@@ -10,6 +10,7 @@ use crate::freshness::{Judged, PackedWindow, ShortSpan, Window};
 use crate::garbage::{self, BinId};
 use crate::key::{Key, Tag};
 use crate::lease::grant::Version;
+use crate::observe::ledger;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::weigh::allocated;
 
@@ -89,6 +90,9 @@ pub(crate) struct Entry<V> {
     copied_for: AtomicU32,
     /// As it was filled; [`window`](Self::window) is what counts.
     filled: PackedWindow,
+    /// How often it, and what it has replaced, was found by a request. What two threads count at
+    /// once may be one.
+    uses: AtomicU32,
     pub(crate) value: V,
     pub(crate) tags: Tags,
     /// Sequence number of the invalidation log when the computation started.
@@ -117,6 +121,7 @@ impl<V: Send + Sync + 'static> Entry<V> {
             marked_stale_after,
             copied_for,
             filled: window.into(),
+            uses: AtomicU32::new(0),
             value,
             tags: tags.into(),
             started_seq,
@@ -173,6 +178,24 @@ impl<V> Entry<V> {
         each.saturating_add(validator).saturating_add(allocated(SHARED_LABELS))
     }
 
+    /// Counts a use. Returns whether the ledger is to know of it.
+    #[inline]
+    pub(crate) fn count_use(&self) -> bool {
+        let uses = self.uses().wrapping_add(1);
+        self.uses.store(uses, Ordering::Relaxed);
+        ledger::is_noted(uses)
+    }
+
+    #[inline]
+    pub(crate) fn uses(&self) -> u32 {
+        self.uses.load(Ordering::Relaxed)
+    }
+
+    /// Goes on with the uses of what it replaces.
+    pub(crate) fn inherit_uses(&self, uses: u32) {
+        self.uses.store(uses, Ordering::Relaxed);
+    }
+
     #[inline]
     pub(crate) fn alive_at(&self) -> u64 {
         // Acquire: a reader that finds the number finds the mark that was set before it.
@@ -200,7 +223,14 @@ impl<V> Entry<V> {
         self.filled.started()
     }
 
+    /// Returns how long its computation took, in microseconds.
+    #[inline]
+    pub(crate) fn computed_micros(&self) -> u32 {
+        self.filled.computed_micros()
+    }
+
     /// Returns how long its computation took.
+    #[inline]
     pub(crate) fn computed_in(&self) -> Duration {
         self.filled.get().computed_in()
     }
@@ -268,6 +298,7 @@ impl<V: Clone> Entry<V> {
             alive_at: AtomicU64::new(self.alive_at()),
             marked_stale_after: AtomicU32::new(NEVER),
             copied_for: AtomicU32::new(NEVER),
+            uses: AtomicU32::new(self.uses()),
             weight: self.weight,
             version: self.version,
             bin: AtomicU32::new(BinId::NONE.0),

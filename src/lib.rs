@@ -173,7 +173,11 @@ pub use cache::failure::Failure;
 pub use cache::handle::{Announcement, Health, Invalidation, Stampede};
 pub use cache::typed::Cache;
 pub use cache::{
-    builder::Builder, get::Served, get_many::Batch, inspect::EntryInfo, keep_fresh::KeepFresh,
+    builder::Builder,
+    get::Served,
+    get_many::Batch,
+    inspect::{EntryInfo, Top},
+    keep_fresh::KeepFresh,
 };
 #[cfg(feature = "test-util")]
 pub use clock::ManualClock;
@@ -189,7 +193,7 @@ pub use http::{
 pub use http::{RouterFuture, RouterService};
 pub use key::{ByBytes, ByDisplay, Key, KeyBuf, Tag, ToKey};
 pub use mode::Mode;
-pub use observe::{Event, Stats};
+pub use observe::{Event, Savings, Stats};
 pub use outcome::CacheOutcome;
 #[cfg(feature = "remote")]
 pub use remote::Remotable;

@@ -173,6 +173,7 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
             match change(found).filter(|entry| self.is_storable(entry)) {
                 Some(entry) => {
                     entry.belongs_to(bin);
+                    found.into_iter().for_each(|found| entry.inherit_uses(found.uses()));
                     if let Some((ttl, clock)) = &self.copies {
                         entry.keep_copy_until(clock.now().plus(*ttl));
                     }

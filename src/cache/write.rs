@@ -24,7 +24,6 @@ use crate::lease::shared_store::{
 };
 use crate::mode::Mode;
 use crate::observe::{Observe, Occurrence};
-use crate::outcome::CacheOutcome;
 
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     pub(crate) fn remote_health(&self) -> Option<RemoteHealth> {
@@ -231,7 +230,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         };
         match look {
             Lookup::Fresh(entry) => {
-                self.observer.answered(CacheOutcome::Hit);
+                self.observer.hit(&entry);
                 Ok(entry)
             }
             look => Err((key, look)),

@@ -312,7 +312,12 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         };
         self.slot = None;
         if let Some(at) = joined_at {
-            self.engine.observer.happened(Occurrence::Waited { took: at.elapsed() });
+            let computed_in = match &step {
+                Step::Answer(entry, _) => Some(entry.computed_in()),
+                _ => None,
+            };
+            let (key, took) = (&caller.flight_request().key, at.elapsed());
+            self.engine.observer.happened(Occurrence::Waited { key, took, computed_in });
         }
         step
     }

@@ -183,6 +183,11 @@ impl From<Window> for PackedWindow {
 }
 
 impl PackedWindow {
+    #[inline]
+    pub(crate) fn computed_micros(&self) -> u32 {
+        self.computed_micros
+    }
+
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn fresh_until(&self) -> Tick {
         self.fresh_until

@@ -56,6 +56,28 @@ pub(crate) enum KeyKind {
     GroupTag = b'g',
 }
 
+/// Returns whether the HTTP layer has made a tag, for a URI or a path.
+pub(crate) fn is_made_tag(tag: &[u8]) -> bool {
+    #[cfg(feature = "http")]
+    let is_made = [KeyKind::UriTag, KeyKind::PathTag].iter().any(|it| tag.starts_with(&it.start()));
+    #[cfg(not(feature = "http"))]
+    let is_made = tag.is_empty();
+    is_made
+}
+
+/// Writes bytes as visible ASCII.
+pub(crate) fn text_of(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        if byte.is_ascii_graphic() && byte != b'%' {
+            text.push(byte.into());
+        } else {
+            text.push_str(&format!("%{byte:02X}"));
+        }
+    }
+    text
+}
+
 /// How many bytes stand between the start of a variant's key and the primary key in it.
 #[cfg(feature = "http")]
 pub(crate) const VARIANT_HEAD: usize = 16;

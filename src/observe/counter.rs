@@ -73,12 +73,26 @@ fn claim() -> usize {
 impl<const N: usize> Counters<N> {
     #[inline]
     pub(crate) fn add_one(&self, kind: usize) {
+        self.add(kind, 1);
+    }
+
+    #[inline]
+    pub(crate) fn add(&self, kind: usize, more: u64) {
+        self.add_each([(kind, more)]);
+    }
+
+    /// Adds to several kinds.
+    #[inline]
+    pub(crate) fn add_each<const M: usize>(&self, kinds: [(usize, u64); M]) {
         let stripe = stripe();
-        let count = &self.0[stripe][kind];
-        if stripe < OWN {
-            count.store(count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        } else {
-            count.fetch_add(1, Ordering::Relaxed);
+        let counts = &self.0[stripe];
+        for (kind, more) in kinds {
+            let count = &counts[kind];
+            if stripe < OWN {
+                count.store(count.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+            } else {
+                count.fetch_add(more, Ordering::Relaxed);
+            }
         }
     }
 

@@ -121,5 +121,7 @@ impl Meters {
         self.of(Metric::Bytes, &[]).set(stats.bytes as f64);
         self.of(Metric::ArrivingBytes, &[]).set(stats.arriving_bytes as f64);
         counter(&self.cache, Metric::Evictions, &[]).absolute(stats.evictions);
+        let saved = stats.origin_time_saved.as_secs();
+        counter(&self.cache, Metric::OriginSecondsSaved, &[]).absolute(saved);
     }
 }

@@ -53,6 +53,7 @@ mod counter;
     allow(unreachable_pub, reason = "only the room `remote` exports a word of it")
 )]
 pub(crate) mod labels;
+pub(crate) mod ledger;
 mod limit;
 pub(crate) mod lines;
 mod log;
@@ -74,6 +75,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::broadcast;
 
+pub use ledger::Savings;
 pub use stats::Stats;
 pub use table::Event;
 
@@ -99,9 +101,10 @@ pub(crate) use table::{Observe, Occurrence};
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::observe::counter::Counters;
+use crate::observe::ledger::Ledger;
 use crate::observe::log::Log;
 use crate::observe::meters::Meters;
-use crate::observe::stats::{COUNTERS, Counted, OldestStale};
+use crate::observe::stats::{COUNTERS, Count, Counted, OldestStale};
 use crate::outcome::CacheOutcome;
 
 /// Events kept for a reader that falls behind.
@@ -124,6 +127,7 @@ pub(crate) struct Observer {
     meters: Meters,
     log: Log,
     pub(crate) oldest_stale: OldestStale,
+    pub(crate) ledger: Ledger,
     /// Failures in a row that a stale value has hidden.
     hidden_failures: AtomicU64,
     /// A bit for each line that comes once, and has been written.
@@ -140,6 +144,7 @@ impl Observer {
             meters: Meters::new(name),
             log: Log::new(*log_keys),
             oldest_stale: OldestStale::default(),
+            ledger: Ledger::default(),
             hidden_failures: AtomicU64::new(0),
             written_once: AtomicU64::new(0),
         }
@@ -149,15 +154,23 @@ impl Observer {
     #[inline]
     pub(crate) fn answered(&self, outcome: CacheOutcome) {
         self.count(outcome);
-        if outcome == CacheOutcome::Hit {
-            self.meters.handles().requests[CacheOutcome::Hit as usize].increment(1);
-        } else {
-            contain_panic(|| self.meters.current().requests[outcome as usize].increment(1));
-        }
+        contain_panic(|| self.meters.current().requests[outcome as usize].increment(1));
     }
 
-    /// Notes the age of a value that a caller gets, if it is stale. A fresh hit does not come here.
+    /// Counts a request that is answered by a fresh entry, at once.
+    #[inline]
+    pub(crate) fn hit<V>(&self, entry: &Entry<V>) {
+        let (hit, saved) = (CacheOutcome::Hit, Count::SavedMicros);
+        self.counts.add_each([(hit.place(), 1), (saved.place(), entry.computed_micros().into())]);
+        self.meters.handles().requests[hit as usize].increment(1);
+    }
+
+    /// Notes what a caller is saved that gets an entry, and the age of that, if it is stale. What is
+    /// served in place of a failure saves nothing. A fresh hit does not come here.
     pub(crate) fn served<V>(&self, entry: &Entry<V>, outcome: CacheOutcome, now: Tick) {
+        if let CacheOutcome::Hit | CacheOutcome::Stale | CacheOutcome::Joined = outcome {
+            self.counts.add(Count::SavedMicros.place(), entry.computed_micros().into());
+        }
         let window = entry.window();
         // A result without a lifetime is no old value for those that have waited for it.
         let is_stored = matches!(outcome, CacheOutcome::Stale | CacheOutcome::StaleIfError);

@@ -110,6 +110,7 @@ metrics! {
     Entries: Gauge "stampede_entries" [];
     Bytes: Gauge "stampede_bytes" [];
     ArrivingBytes: Gauge "stampede_arriving_bytes" [];
+    OriginSecondsSaved: Counter "stampede_origin_seconds_saved_total" [];
     Evictions: Counter "stampede_evictions_total" [];
     Wake: Counter "stampede_wake_total" [cause: WakeCause];
     StoreUp: Gauge "stampede_store_up" [store];
@@ -307,7 +308,7 @@ occurrences! {
     /// A caller joined a running computation.
     Joined,
     /// A caller stopped waiting after `took`, with or without an answer.
-    Waited { took: Duration },
+    Waited { key: &'a Key, took: Duration, computed_in: Option<Duration> },
     /// A caller gave up waiting.
     WaitTimedOut { key: &'a Key },
     /// A caller was refused at a bound on waiters or computations.
@@ -473,7 +474,8 @@ impl Observer {
                 self.count(Count::Joined);
                 meters.current().lock(LocalLock::Joined);
             }
-            Occurrence::Waited { took } => {
+            Occurrence::Waited { key, took, computed_in } => {
+                self.ledger.note_wait(key.as_bytes(), took, computed_in);
                 meters.current().wait_duration.record(took);
                 let line = Line::of(LogMessage::Waited);
                 write(Line { role: Some("waiter"), waited: Some(took), ..line });
@@ -643,7 +645,7 @@ pub(super) fn samples<'a>(key: &'a Key, tag: &'a Tag, error: &'a Error) -> Vec<O
         Occurrence::WeightsEstimated { type_name: "T", assumed_bytes: 10 },
         Occurrence::Led,
         Occurrence::Joined,
-        Occurrence::Waited { took },
+        Occurrence::Waited { key, took, computed_in: Some(SECOND) },
         Occurrence::WaitTimedOut { key },
         Occurrence::Overloaded { key },
         Occurrence::Held { key },

@@ -32,6 +32,7 @@ mod keep_fresh;
 mod late;
 mod leader;
 mod leader_edges;
+mod ledger;
 mod linearizability;
 mod log_bound;
 mod log_lines;

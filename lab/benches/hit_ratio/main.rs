@@ -5,6 +5,7 @@
 //! there is left out. Needs `xz` and `zstd`.
 
 mod caches;
+mod cost;
 mod measure;
 #[path = "../../../benches/report/mod.rs"]
 mod report;

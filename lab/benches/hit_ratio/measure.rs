@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 
 use crate::caches::Kind;
+use crate::cost::{MEDIAN_MICROS, cost};
 
-/// What a computation takes in the middle, and how long after a request the next one comes: at
-/// any time some twenty computations run.
-const MEDIAN_MICROS: f64 = 10_000.0;
+/// How long after a request the next one comes: at any time some twenty computations run.
 const BETWEEN_MICROS: u64 = 500;
 
 pub(crate) fn hit_ratio(kind: Kind, entries: usize, trace: &[u64]) -> f64 {
@@ -34,12 +33,4 @@ pub(crate) fn waiting(kind: Kind, entries: usize, trace: &[u64], sigma: f64) -> 
         }
     }
     waited as f64 / 1e6
-}
-
-fn cost(key: u64, sigma: f64) -> u64 {
-    let mut random = fastrand::Rng::with_seed(key);
-    // Box and Muller.
-    let (u, v) = (1.0 - random.f64(), random.f64());
-    let normal = (-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos();
-    ((MEDIAN_MICROS * (sigma * normal).exp()) as u64).max(1)
 }

@@ -28,7 +28,7 @@ use crate::http::flow::part::may_fill_from_range;
 use crate::http::flow::refresh::is_being_refreshed;
 use crate::http::flow::trail;
 use crate::http::flow::unsafe_method::{self, Position};
-use crate::http::layer::route_table::{AmbiguousPath, RouteTable};
+use crate::http::layer::route_table::{AmbiguousPath, RouteTable, matched_path};
 use crate::http::layer::rules::Rules;
 use crate::http::rules::codings;
 use crate::http::rules::content::{RequestContent, is_query};
@@ -39,6 +39,7 @@ use crate::http::rules::request::{
 use crate::http::stored::response::{HttpCache, StoredEntry, StoredResponse};
 use crate::key::KeyBuf;
 use crate::mode::Mode;
+use crate::observe::ledger;
 use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 use crate::tower::oneshot::Oneshot;
@@ -311,7 +312,10 @@ impl<S> HttpService<S> {
         entry: &StoredEntry,
         now: Tick,
     ) {
-        self.cache.observer.answered(CacheOutcome::Hit);
+        self.cache.observer.hit(entry);
+        if ledger::is_noted(entry.uses()) {
+            self.note_route(parts, entry);
+        }
         let shape = shape_of(&self.cache, wishes, &parts.headers, entry);
         let status = || answer::hit_status(rules, entry, now);
         // A refusal says by itself what it is.
@@ -321,6 +325,17 @@ impl<S> HttpService<S> {
                 answer::mark_hit(response.extensions_mut(), std::mem::take(&mut parts.extensions));
             }
         }
+    }
+
+    /// Notes what a route has saved: that of axum's router, where it stands outside of the layer, else
+    /// the first segment of the path.
+    #[cold]
+    fn note_route(&self, parts: &Parts, entry: &StoredEntry) {
+        let path = parts.uri.path();
+        let first =
+            || path.get(1..).and_then(|rest| rest.find('/')).map_or(path, |at| &path[..at + 2]);
+        let route = matched_path(parts).unwrap_or_else(first);
+        self.cache.observer.ledger.note_route(route, entry);
     }
 
     /// Answers by an entry that is stale, and that another request has refreshed.

@@ -113,15 +113,20 @@ impl<R> RouteTable<R> {
 
 /// Returns whether axum has found the one route of a request: it compares paths byte for byte, but
 /// for their parameters. Behind a wildcard something else may read the path once more.
-#[cfg(feature = "axum")]
 fn is_routed(parts: &Parts) -> bool {
-    let matched = parts.extensions.get::<axum::extract::MatchedPath>();
-    matched.is_some_and(|matched| !matched.as_str().contains("{*"))
+    matched_path(parts).is_some_and(|matched| !matched.contains("{*"))
 }
 
-#[cfg(not(feature = "axum"))]
-fn is_routed(_: &Parts) -> bool {
-    false
+/// Returns the path of axum's route, where its router stands outside of the layer.
+pub(in crate::http) fn matched_path(parts: &Parts) -> Option<&str> {
+    #[cfg(feature = "axum")]
+    let matched = parts.extensions.get::<axum::extract::MatchedPath>().map(|it| it.as_str());
+    #[cfg(not(feature = "axum"))]
+    let matched = {
+        let _ = parts;
+        None
+    };
+    matched
 }
 
 /// Refuses patterns that match no plain path: their requests would all be forwarded uncached.
