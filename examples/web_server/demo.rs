@@ -111,6 +111,7 @@ async fn state(State(app): State<Arc<App>>) -> impl IntoResponse {
         "unprotected": lane(Lane::Unprotected),
         "waiting": stats.waiting,
         "flights": stats.flights,
+        "saved_seconds": stats.origin_time_saved.as_secs_f64(),
         "failing": app.origin.is_failing(),
         "age_ms": app.demo.age().map(millis),
         "ttl_ms": millis(app.flags.ttl),

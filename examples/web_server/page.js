@@ -109,7 +109,8 @@ async function poll() {
     const state = await ask("/demo/state");
     for (const lane of LANES) {
       const { calls, requests } = state[lane];
-      $(`total-${lane}`).textContent = `In all: ${many(calls, "origin call")}, ${many(requests, "request")}.`;
+      const saved = lane === "protected" ? ` ${number(Math.round(state.saved_seconds))} s of the origin's work were saved.` : "";
+      $(`total-${lane}`).textContent = `In all: ${many(calls, "origin call")}, ${many(requests, "request")}.${saved}`;
     }
     stored = { ...state, at: performance.now() };
   } catch {

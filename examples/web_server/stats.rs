@@ -24,6 +24,7 @@ pub(crate) async fn show(State(app): State<Arc<App>>) -> impl IntoResponse {
         "waiters": stats.waiting,
         "flights": stats.flights,
         "refused_fills": stats.refused_fills,
+        "origin_seconds_saved": stats.origin_time_saved.as_secs_f64(),
         "remote": redis::state(&app.cache, app.flags.redis.as_ref()),
     });
     ([(header::CACHE_CONTROL, "no-store")], Json(body))

@@ -439,7 +439,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         key.encode(&mut bytes);
         match self.0.look(bytes.as_bytes()) {
             Lookup::Fresh(entry) => {
-                self.0.observer.hit(&entry);
+                self.0.observer.hit(bytes.as_bytes(), &entry);
                 Ok(entry)
             }
             look => Err((bytes.to_key(), look)),

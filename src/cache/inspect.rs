@@ -89,7 +89,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Top {
-    /// The keys, as the lines of the log write them. Of a longer one its first 256 bytes.
+    /// The keys, as the lines of the log write them. Of a longer one its first 256 bytes. Over HTTP the
+    /// variants of a response count together.
     pub keys: Vec<(String, Savings)>,
     /// The tags, without those that the HTTP layer makes.
     pub tags: Vec<(String, Savings)>,

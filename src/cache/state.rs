@@ -195,9 +195,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         if !self.engine.log.is_alive(&entry) {
             return Lookup::Miss(None);
         }
-        if entry.count_use() {
-            self.observer.ledger.note_use(key, &entry);
-        }
         let now = self.engine.clock.now();
         if !self.engine.is_vouched(now) {
             return Lookup::Unvouched(entry);

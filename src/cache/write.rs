@@ -230,7 +230,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         };
         match look {
             Lookup::Fresh(entry) => {
-                self.observer.hit(&entry);
+                self.observer.hit(key.as_bytes(), &entry);
                 Ok(entry)
             }
             look => Err((key, look)),

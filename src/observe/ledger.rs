@@ -49,7 +49,7 @@ fn step(uses: u32) -> Option<u32> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Savings {
-    /// Requests that were answered from the store, rounded down to 16 for each row of entries that
+    /// Requests that were answered by a fresh entry, rounded down to 16 for each row of entries that
     /// replaced each other.
     pub hits: u64,
     /// Requests that waited for the computation of another. They are counted for keys alone.

@@ -157,9 +157,12 @@ impl Observer {
         contain_panic(|| self.meters.current().requests[outcome as usize].increment(1));
     }
 
-    /// Counts a request that is answered by a fresh entry, at once.
+    /// Counts a request that is answered by the fresh entry of `key`, at once.
     #[inline]
-    pub(crate) fn hit<V>(&self, entry: &Entry<V>) {
+    pub(crate) fn hit<V>(&self, key: &[u8], entry: &Entry<V>) {
+        if entry.count_use() {
+            self.ledger.note_use(key, entry);
+        }
         let (hit, saved) = (CacheOutcome::Hit, Count::SavedMicros);
         self.counts.add_each([(hit.place(), 1), (saved.place(), entry.computed_micros().into())]);
         self.meters.handles().requests[hit as usize].increment(1);

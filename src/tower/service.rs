@@ -79,7 +79,7 @@ where
         };
         match self.cache.0.look(key.as_bytes()) {
             Lookup::Fresh(entry) => {
-                observer.hit(&entry);
+                observer.hit(key.as_bytes(), &entry);
                 ResponseFuture::answered(self.adapter.thaw(&entry.value))
             }
             look => self.miss(key, look, request),

@@ -57,6 +57,34 @@ async fn it_shows_counts_health_and_mode_and_switches_the_mode() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn it_says_what_has_saved_the_most_by_key_tag_and_route() {
+    let origin = Origin::new(|call| {
+        Answer::ok("max-age=60", "page").header("cache-tag", &call.uri()[1..2]).after(secs(2))
+    });
+    let cache = with_ttl(60);
+    let app = admin::router(cache.clone());
+    let layered = cache.http_layer().tags_from(["cache-tag"]).layer(origin.clone());
+    for (page, hits) in [("/items/7", 32), ("/items/8", 16), ("/about", 16)] {
+        for _ in 0..=hits {
+            send(&layered, get(page)).await;
+        }
+    }
+    let (status, top) = ask(&app, get("/top?limit=2")).await;
+    let listed = |kind: &str| -> Vec<(String, f64)> {
+        let rows = top[kind].as_array().unwrap().iter();
+        let saved = |row: &Value| row["origin_seconds_saved"].as_f64().unwrap();
+        rows.map(|row| (row["name"].as_str().unwrap().to_owned(), saved(row))).collect()
+    };
+    assert_eq!((status, listed("keys").len()), (200, 2));
+    assert!(listed("keys")[0].0.ends_with("/items/7") && listed("keys")[0].1 == 64.0);
+    assert_eq!(listed("routes"), [("/items/".to_owned(), 96.0), ("/about".to_owned(), 32.0)]);
+    assert_eq!(listed("tags"), [("i".to_owned(), 96.0), ("a".to_owned(), 32.0)]);
+    for wrong in ["/top?limit=0", "/top?limit=129", "/top?n=2"] {
+        assert_eq!(ask(&app, get(wrong)).await.0, 400, "{wrong}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn it_lists_the_tags_of_the_layer_where_they_are_asked_for_and_has_no_log_without_a_remote() {
     let (cache, origin) = (with_ttl(60), Origin::new(|_| Answer::status(200)));
     let site = cache.http_layer().tags(["own"]).layer(origin.clone());
@@ -234,7 +262,7 @@ async fn it_answers_what_it_cannot_read_with_the_reason() {
     for path in named {
         assert_ne!(ask(&app, get(path)).await.0, 404, "{path}");
     }
-    assert_eq!((status, said["error"].to_string().matches('/').count()), (404, 7), "{said}");
+    assert_eq!((status, said["error"].to_string().matches('/').count()), (404, 8), "{said}");
     for wrong in [put("POST", "/stats", ""), put("GET", "/purge", ""), get("/nothing")] {
         let reply = send(&app, wrong).await;
         assert!(matches!(reply.status, 404 | 405), "{reply:?}");
@@ -271,7 +299,7 @@ proptest! {
         runtime.block_on(async {
             let app = admin::router(with_ttl(60));
             let method = ["GET", "PUT", "POST", "DELETE"][method];
-            for path in ["/stats", "/health", "/mode", "/purge", "/keys"] {
+            for path in ["/stats", "/top", "/health", "/mode", "/purge", "/keys"] {
                 let reply = send(&app, put(method, &format!("{path}?{query}"), body.clone())).await;
                 prop_assert!(matches!(reply.status, 200 | 400 | 405), "{:?}", reply);
             }

@@ -285,7 +285,8 @@ impl<S> HttpService<S> {
         // By reference: a lookup is so large that each move of it shows in the instructions.
         if let (Lookup::Fresh(entry), _) = &found {
             let mut response = Response::new(ResponseBody::default());
-            self.write_hit(&mut response, &mut parts, rules, (asked, wishes), entry, now);
+            let (found, asked) = ((primary.as_bytes(), entry), (asked, wishes));
+            self.write_hit(&mut response, &mut parts, rules, asked, found, now);
             return HttpFuture::ready(response);
         }
         match found {
@@ -309,10 +310,10 @@ impl<S> HttpService<S> {
         parts: &mut Parts,
         rules: &Rules,
         (asked, wishes): (RequestFacts, Wishes),
-        entry: &StoredEntry,
+        (primary, entry): (&[u8], &StoredEntry),
         now: Tick,
     ) {
-        self.cache.observer.hit(entry);
+        self.cache.observer.hit(primary, entry);
         if ledger::is_noted(entry.uses()) {
             self.note_route(parts, entry);
         }
