@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cache::call_options::{CallContext, CallOptions, Stored};
-use crate::cache::computation::{self, ComputationResult, TakeCall};
+use crate::cache::computation::{CallerClosure, ComputationResult, TakeCall};
 use crate::cache::failure::Failure;
 use crate::cache::get::Served;
 use crate::cache::handle::Stampede;
@@ -164,7 +164,7 @@ where
                 Ok(entry) => return Ok(cache.0.serve(entry, CacheOutcome::Hit)),
                 Err(miss) => miss,
             };
-            let mut later = computation::computed(compute);
+            let mut later = CallerClosure::Closure(compute);
             cache.compute_for(miss, &mut later, CallContext::new(options)).await
         }
     }
@@ -209,7 +209,7 @@ where
             };
             let context = CallContext::new(options);
             let shown = Arc::clone(&context);
-            let mut later = computation::computed(move || compute(shown.take_stored()));
+            let mut later = CallerClosure::Closure(move || compute(shown.take_stored()));
             cache.compute_for(miss, &mut later, context).await
         }
     }
@@ -278,7 +278,7 @@ where
     {
         async move {
             let Self { cache, key, options } = self;
-            let mut later = computation::computed(compute);
+            let mut later = CallerClosure::Closure(compute);
             let (context, asked) = (Some(CallContext::new(options)), cache.0.now());
             let answer = cache.0.answer_fresh(key.to_key(), &mut later, context).await;
             answer.map(|answer| cache.0.serve_answer(answer, asked))

@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cache::computation::{self, ComputationResult};
+use crate::cache::computation::{CallerClosure, ComputationResult};
 use crate::cache::compute::Answer;
 use crate::cache::handle::Stampede;
 use crate::cache::state::{CacheState, Lookup};
@@ -225,7 +225,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
                 Ok(entry) => return Ok(entry.value.clone()),
                 Err(miss) => miss,
             };
-            let mut later = computation::plain(compute);
+            let mut later = CallerClosure::Closure(compute);
             self.0.answer_detached(key, look, &mut later, None).await.map(Answer::into_value)
         }
     }
@@ -260,7 +260,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
                 Ok(entry) => return Ok(entry.value.clone()),
                 Err(miss) => miss,
             };
-            let mut later = computation::computed(compute);
+            let mut later = CallerClosure::Closure(compute);
             self.0.answer_detached(key, look, &mut later, None).await.map(Answer::into_value)
         }
     }
@@ -415,7 +415,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         Fut: Future<Output = Result<V, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let mut later = computation::plain(compute);
+        let mut later = CallerClosure::Closure(compute);
         async move {
             let answer = self.0.answer_fresh(key.to_key(), &mut later, None).await;
             answer.map(Answer::into_value)

@@ -11,7 +11,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::cache::batch::{BatchLoad, Batcher, Gathering, KeyToLoad, LoadedPairs, absent_error};
 use crate::cache::call_options::{CallContext, Stored};
-use crate::cache::computation;
+use crate::cache::computation::CallerClosure;
 use crate::cache::compute::Answer;
 use crate::cache::handle::Stampede;
 use crate::cache::state::Lookup;
@@ -161,7 +161,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         let answers = FuturesUnordered::new();
         for Missing { key, encoded, lookup } in missing {
             let (context, loading) = load(&key);
-            let mut later = computation::computed(loading);
+            let mut later = CallerClosure::Closure(loading);
             answers.push(Box::pin(async move {
                 (key, self.0.answer_detached(encoded, lookup, &mut later, context).await)
             }));

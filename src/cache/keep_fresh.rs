@@ -14,7 +14,7 @@ use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::cache::batch::Gathering;
-use crate::cache::computation::{self, TakeCall as _, TakenCall};
+use crate::cache::computation::{CallerClosure, TakeCall as _, TakenCall};
 use crate::cache::key_work::KeyWork;
 use crate::cache::loader::Loader;
 use crate::cache::state::{CacheState, Lookup};
@@ -225,7 +225,7 @@ where
                 (Loader::One(load), _) => {
                     let context = load.context(None);
                     let loading = self.loading(load, &key, context.as_ref());
-                    let call = computation::computed(loading).take_call();
+                    let call = CallerClosure::Closure(loading).take_call();
                     let work = KeyWork::serve(state, encoded, None, TakenCall(call));
                     let work = work.with_context(context);
                     state.keep_up(work, seen.as_ref())?.boxed()

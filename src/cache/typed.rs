@@ -14,7 +14,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::cache::batch::{Batcher, absent_error};
 use crate::cache::call_options::{CallContext, Stored};
-use crate::cache::computation;
+use crate::cache::computation::CallerClosure;
 use crate::cache::compute::Answer;
 use crate::cache::failure::Failure;
 use crate::cache::get_many::{Batch, boxed};
@@ -419,7 +419,7 @@ where
         match &self.loader {
             Loader::One(load) => {
                 let context = load.context(context);
-                let mut later = computation::computed(self.loading(load, key, context.as_ref()));
+                let mut later = CallerClosure::Closure(self.loading(load, key, context.as_ref()));
                 state.answer_detached(encoded, look, &mut later, context).await
             }
             Loader::Batch(batcher) => {
@@ -440,7 +440,7 @@ where
         match &self.loader {
             Loader::One(load) => {
                 let context = load.context(context);
-                let mut later = computation::computed(self.loading(load, key, context.as_ref()));
+                let mut later = CallerClosure::Closure(self.loading(load, key, context.as_ref()));
                 state.answer_fresh(encoded, &mut later, context).await
             }
             Loader::Batch(batcher) => {
