@@ -240,50 +240,32 @@ impl<V: Clone + Send + Sync + 'static> Compute<V> for Member<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
-    /// Answers one caller of a typed cache with a batch loader.
+    /// Answers one caller of a typed cache with a batch loader. Without a look it gets a value whose
+    /// computation began after the call.
     pub(super) async fn answer_by_batcher(
         self: &Arc<Self>,
-        (key, lookup): (Key, Lookup<V>),
+        (key, lookup): (Key, Option<Lookup<V>>),
         app_key: AppKey,
         batcher: &Arc<Batcher<V>>,
         context: Option<Arc<CallContext<V>>>,
     ) -> Result<Answer<V, V>, Error> {
-        let (mut member, own) = single(batcher, key, app_key);
+        let (mut member, own) = single(batcher, key.clone(), app_key);
         member.context = context.or(member.context);
-        begin_and(own, self.answer_in_batch(lookup, member)).await
-    }
-
-    /// Answers with a value whose computation began after the call.
-    pub(super) async fn answer_fresh_by_batcher(
-        self: &Arc<Self>,
-        key: Key,
-        app_key: AppKey,
-        batcher: &Arc<Batcher<V>>,
-        context: Option<Arc<CallContext<V>>>,
-    ) -> Result<Answer<V, V>, Error> {
-        let read_key = key.clone();
-        let (mut member, own) = single(batcher, key, app_key);
-        member.context = context.or(member.context);
-        let answer = async {
-            let mut drivers = 1..MAX_DRIVERS;
-            loop {
-                let lead = |lead, work| self.counting_panics(Member::lead(lead, work));
-                let answer = self.read_fresh(member.work(self), lead).await;
-                if !self.is_driver_lost(&answer) || drivers.next().is_none() {
-                    return answer;
-                }
-            }
-        };
-        begin_and(own, self.read_in_time(&read_key, member.context.as_deref(), answer)).await
+        let (context, is_fresh_read) = (member.context.clone(), lookup.is_none());
+        let answer = self.answer_in_batch(lookup, member);
+        match is_fresh_read {
+            true => begin_and(own, self.read_in_time(&key, context.as_deref(), answer)).await,
+            false => begin_and(own, answer).await,
+        }
     }
 
     /// Answers a caller of one key of a batch.
     pub(super) async fn answer_in_batch(
         self: &Arc<Self>,
-        mut lookup: Lookup<V>,
+        mut lookup: Option<Lookup<V>>,
         member: Member<V>,
     ) -> Result<Answer<V, V>, Error> {
-        let mut drivers = 1..MAX_DRIVERS;
+        let (mut drivers, is_fresh_read) = (1..MAX_DRIVERS, lookup.is_none());
         loop {
             let in_background = |lead, work| {
                 drop(Member::lead_in_background(lead, work));
@@ -291,11 +273,14 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             };
             let refresh_by = (LedFor::Refresh, in_background);
             let lead = |lead, work| self.counting_panics(Member::lead(lead, work));
-            let answer = self.answer(member.work(self), lookup, lead, refresh_by).await;
+            let answer = match lookup {
+                Some(lookup) => self.answer(member.work(self), lookup, lead, refresh_by).await,
+                None => self.read_fresh(member.work(self), lead).await,
+            };
             if !self.is_driver_lost(&answer) || drivers.next().is_none() {
                 return answer;
             }
-            lookup = self.look(member.key.as_bytes());
+            lookup = (!is_fresh_read).then(|| self.look(member.key.as_bytes()));
         }
     }
 

@@ -254,11 +254,11 @@ where
     /// See [`Blocking`]. A panic of the loader goes on in the caller that led.
     #[track_caller]
     pub fn get(&self, key: K) -> Result<V, Failure<E>> {
-        let miss = match self.cache.handle().look_up(&key) {
+        let (encoded, look) = match self.cache.handle().look_up(&key) {
             Ok(entry) => return Ok(entry.value.clone()),
             Err(miss) => miss,
         };
-        let loaded = self.wait(self.cache.load(miss, &key, None));
+        let loaded = self.wait(self.cache.load((encoded, Some(look)), &key, None));
         loaded.map(Answer::into_value).map_err(Failure::from)
     }
 

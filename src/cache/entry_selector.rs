@@ -350,11 +350,12 @@ where
     pub async fn get(self) -> Result<Served<V>, Failure<E>> {
         let Self { cache, key, options } = self;
         let handle = cache.handle();
-        let (miss, asked) = match handle.look_with(&key, &options).await {
+        let (encoded, look) = match handle.look_with(&key, &options).await {
             Ok(served) => return Ok(served),
-            Err(miss) => (miss, handle.0.now()),
+            Err(miss) => miss,
         };
-        let loaded = cache.load(miss, &key, Some(CallContext::new(options))).await;
+        let asked = handle.0.now();
+        let loaded = cache.load((encoded, Some(look)), &key, Some(CallContext::new(options))).await;
         loaded.map(|answer| handle.0.serve_answer(answer, asked)).map_err(Failure::from)
     }
 
@@ -375,7 +376,7 @@ where
         let Self { cache, key, options } = self;
         let state = &cache.handle().0;
         let asked = state.now();
-        let loaded = cache.load_fresh(&key, Some(CallContext::new(options))).await;
+        let loaded = cache.load((key.to_key(), None), &key, Some(CallContext::new(options))).await;
         loaded.map(|answer| state.serve_answer(answer, asked)).map_err(Failure::from)
     }
 }

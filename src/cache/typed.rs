@@ -17,7 +17,7 @@ use crate::cache::call_options::{CallContext, Stored};
 use crate::cache::computation::CallerClosure;
 use crate::cache::compute::Answer;
 use crate::cache::failure::Failure;
-use crate::cache::get_many::{Batch, boxed};
+use crate::cache::get_many::{Batch, Missing, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
 use crate::cache::loader::{AbsentHook, ErrorHook, LoadOne, Loader, Loading};
 use crate::cache::seat::AppKey;
@@ -310,7 +310,7 @@ where
     {
         let hook = ErrorHook(Arc::default());
         let of_call = hook.clone();
-        let load = boxed(load, R::into, move |error| of_call.failure(error));
+        let load = boxed(load, move |error| of_call.failure(error));
         let window = handle.0.engine.settings.batch_window();
         let absent = AbsentHook(Arc::default());
         let (of_key, of_error): (AbsentHook<K, E>, _) = (absent.clone(), hook.clone());
@@ -403,15 +403,16 @@ where
     pub async fn get(&self, key: K) -> Result<V, Failure<E>> {
         let loaded = match self.handle.look_up(&key) {
             Ok(entry) => return Ok(entry.value.clone()),
-            Err(miss) => self.load(miss, &key, None).await,
+            Err((encoded, look)) => self.load((encoded, Some(look)), &key, None).await,
         };
         loaded.map(Answer::into_value).map_err(Failure::from)
     }
 
-    /// Answers a caller that has found nothing fresh.
+    /// Answers a caller that has found nothing fresh. Without a look it gets a value whose loading
+    /// began after the call.
     pub(super) async fn load(
         &self,
-        (encoded, look): (Key, Lookup<V>),
+        (encoded, look): (Key, Option<Lookup<V>>),
         key: &K,
         context: Option<Arc<CallContext<V>>>,
     ) -> Result<Answer<V, V>, Error> {
@@ -420,32 +421,15 @@ where
             Loader::One(load) => {
                 let context = load.context(context);
                 let mut later = CallerClosure::Closure(self.loading(load, key, context.as_ref()));
-                state.answer_detached(encoded, look, &mut later, context).await
+                match look {
+                    Some(look) => state.answer_detached(encoded, look, &mut later, context).await,
+                    None => state.answer_fresh(encoded, &mut later, context).await,
+                }
             }
             Loader::Batch(batcher) => {
                 let key = Arc::new(key.clone());
                 let answer = state.answer_by_batcher((encoded, look), key, batcher, context);
                 Box::pin(answer).await
-            }
-        }
-    }
-
-    /// Answers with a value whose computation began after the call.
-    pub(super) async fn load_fresh(
-        &self,
-        key: &K,
-        context: Option<Arc<CallContext<V>>>,
-    ) -> Result<Answer<V, V>, Error> {
-        let (state, encoded) = (&self.handle.0, key.to_key());
-        match &self.loader {
-            Loader::One(load) => {
-                let context = load.context(context);
-                let mut later = CallerClosure::Closure(self.loading(load, key, context.as_ref()));
-                state.answer_fresh(encoded, &mut later, context).await
-            }
-            Loader::Batch(batcher) => {
-                let key = Arc::new(key.clone());
-                Box::pin(state.answer_fresh_by_batcher(encoded, key, batcher, context)).await
             }
         }
     }
@@ -486,7 +470,7 @@ where
     ///
     /// Cancel safe: a dropped caller leaves the loader running.
     pub async fn refresh(&self, key: K) -> Result<V, Failure<E>> {
-        let loaded = self.load_fresh(&key, None).await;
+        let loaded = self.load((key.to_key(), None), &key, None).await;
         loaded.map(Answer::into_value).map_err(Failure::from)
     }
 
@@ -539,15 +523,28 @@ where
     {
         let batch = match &self.loader {
             Loader::Batch(batcher) => self.handle.get_many_by(keys, |_| Arc::clone(batcher)).await,
-            Loader::One(load) => {
-                let load = |key: &K| {
-                    let context = load.context(None);
-                    (context.clone(), self.loading(load, key, context.as_ref()))
-                };
-                self.handle.get_each(keys, load).await
-            }
+            Loader::One(_) => self.get_each(keys).await,
         };
         batch.map_failures(Failure::from)
+    }
+
+    /// Returns values from the store, and loads each of the others by itself, side by side.
+    async fn get_each(&self, keys: impl IntoIterator<Item = K>) -> Batch<K, V>
+    where
+        K: Eq + Hash,
+    {
+        let (mut batch, missing) = self.handle.look_up_all(keys);
+        let load = |Missing { key, encoded, lookup }| {
+            Box::pin(async move {
+                let answer = self.load((encoded, Some(lookup)), &key, None).await;
+                (key, answer)
+            })
+        };
+        let mut answers: FuturesUnordered<_> = missing.into_iter().map(load).collect();
+        while let Some((key, answer)) = answers.next().await {
+            batch.add(key, answer);
+        }
+        batch
     }
 
     /// Loads the keys that have no value in this process, not even a stale one, with at most
@@ -615,7 +612,7 @@ where
     {
         let loaded = match self.handle.look_up(key) {
             Ok(entry) => return Ok(entry.value.clone()),
-            Err(miss) => self.load(miss, &key.to_owned(), None).await,
+            Err((encoded, look)) => self.load((encoded, Some(look)), &key.to_owned(), None).await,
         };
         loaded.map(Answer::into_value).map_err(Failure::from)
     }
