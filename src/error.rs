@@ -402,12 +402,6 @@ impl StdError for LoadFailure {}
 #[non_exhaustive]
 pub struct Absent;
 
-impl Absent {
-    pub(crate) fn new() -> Self {
-        Self
-    }
-}
-
 impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the loader returned no value for the key")

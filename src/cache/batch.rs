@@ -44,9 +44,7 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::cache::batch::round::{BatchKey, KeyOutcome, Panic, Round, Way};
-pub(crate) use crate::cache::batch::round::{
-    BatchLoad, Batcher, KeyToLoad, LoadedPairs, absent_error,
-};
+pub(crate) use crate::cache::batch::round::{BatchLoad, Batcher, KeyToLoad, LoadedPairs};
 use crate::cache::call_options::{CallContext, CallOptions};
 use crate::cache::computation::{BoxedCall, Compute};
 use crate::cache::compute::Answer;

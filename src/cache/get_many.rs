@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::cache::batch::{BatchLoad, Batcher, Gathering, KeyToLoad, LoadedPairs, absent_error};
+use crate::cache::batch::{BatchLoad, Batcher, Gathering, KeyToLoad, LoadedPairs};
 use crate::cache::call_options::Stored;
 use crate::cache::compute::Answer;
 use crate::cache::handle::Stampede;
@@ -141,7 +141,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 
     /// A batcher for one batch: no caller beside it knows it, so it has no window.
     fn new_batcher(&self, load: BatchLoad<V>) -> Arc<Batcher<V>> {
-        Batcher::new(&self.0.engine, load, absent_error(), Duration::ZERO, false)
+        let absent = Arc::new(|_: &_| Error::inner_error(Absent));
+        Batcher::new(&self.0.engine, load, absent, Duration::ZERO, false)
     }
 
     pub(super) fn look_up_all<K>(

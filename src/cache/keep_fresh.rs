@@ -18,7 +18,7 @@ use crate::cache::computation::{CallerClosure, TakeCall as _, TakenCall};
 use crate::cache::key_work::KeyWork;
 use crate::cache::loader::Loader;
 use crate::cache::state::{CacheState, Lookup};
-use crate::cache::typed::{Cache, WeakCache};
+use crate::cache::typed::Cache;
 use crate::entry::Entry;
 use crate::key::ToKey;
 use crate::mode::Mode;
@@ -112,13 +112,16 @@ struct Upkeep<K> {
     loads: FuturesUnordered<BoxFuture<'static, Vec<K>>>,
 }
 
-async fn keep<K, V, E>(cache: WeakCache<K, V, E>, keys: Vec<K>, stop: CancellationToken)
-where
+async fn keep<K, V, E>(
+    upgrade: impl Fn() -> Option<Cache<K, V, E>>,
+    keys: Vec<K>,
+    stop: CancellationToken,
+) where
     K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     E: fmt::Debug + fmt::Display + Send + Sync + 'static,
 {
-    let Some(pause) = cache.upgrade().map(|cache| pause(&cache.handle().0)) else { return };
+    let Some(pause) = upgrade().map(|cache| pause(&cache.handle().0)) else { return };
     let mut looks = tokio::time::interval(pause);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (due, underway, loads) = (VecDeque::new(), HashSet::new(), FuturesUnordered::new());
@@ -126,7 +129,7 @@ where
     loop {
         let next = upkeep.next(&mut looks);
         let Some(is_look) = stop.run_until_cancelled(next).await else { return };
-        let Some(cache) = cache.upgrade() else { return };
+        let Some(cache) = upgrade() else { return };
         if cache.handle().mode() != Mode::On {
             upkeep.due.clear();
             continue;
