@@ -55,22 +55,6 @@ impl Failed {
     }
 }
 
-/// What a caller has in hand while a refresh runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Otherwise {
-    Hit,
-    Stale,
-}
-
-impl Otherwise {
-    const fn outcome(self) -> CacheOutcome {
-        match self {
-            Self::Hit => CacheOutcome::Hit,
-            Self::Stale => CacheOutcome::Stale,
-        }
-    }
-}
-
 /// Counts the request of a caller whose computation panics: the panic leaves by no way that counts.
 async fn counted<F: Future>(observer: Arc<Observer>, outcome: CacheOutcome, work: F) -> F::Output {
     AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
@@ -308,9 +292,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             }
             let result = match lookup {
                 Lookup::Fresh(entry) => Ok(Answer::Entry(entry, CacheOutcome::Hit)),
-                Lookup::Early(entry) => self.refresh(work, entry, Otherwise::Hit, refresh_by).await,
+                Lookup::Early(entry) => {
+                    self.refresh(work, entry, CacheOutcome::Hit, refresh_by).await
+                }
                 Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
-                    self.refresh(work, entry, Otherwise::Stale, refresh_by).await
+                    self.refresh(work, entry, CacheOutcome::Stale, refresh_by).await
                 }
                 Lookup::Miss(stale) => {
                     work.question.in_hand = stale;
@@ -358,7 +344,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
                 Ok(Answer::Entry(entry, CacheOutcome::Hit))
             }
             RunOutcome::Found(entry, work) => {
-                self.refresh(work, entry, Otherwise::Stale, refresh_by).await
+                self.refresh(work, entry, CacheOutcome::Stale, refresh_by).await
             }
             outcome => self.conclude(outcome).await,
         }
@@ -430,7 +416,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self: &Arc<Self>,
         work: KeyWork<V, C>,
         seen: Arc<Entry<V>>,
-        otherwise: Otherwise,
+        otherwise: CacheOutcome,
         refresh_by: (LedFor, impl FnOnce(Lead<V>, KeyWork<V, C>) -> RF),
     ) -> Result<Answer<V, C::Own>, Failed>
     where
@@ -443,10 +429,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let (led_for, refresh_by) = refresh_by;
         let lead = door::begin_refresh(&self.engine, request, led_for, is_unchanged);
         let Some(lead) = lead else {
-            return Ok(Answer::Entry(seen, otherwise.outcome()));
+            return Ok(Answer::Entry(seen, otherwise));
         };
         let (error, not_computed) = match refresh_by(lead, work.refreshing(&seen)).await {
-            None => return Ok(Answer::Entry(seen, otherwise.outcome())),
+            None => return Ok(Answer::Entry(seen, otherwise)),
             Some(LeadOutcome::Called(Ok(own))) => {
                 return Ok(Answer::Own(own, CacheOutcome::Computed));
             }
@@ -467,7 +453,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Lookup::Miss(Some(entry)) => Ok(Answer::Entry(entry, CacheOutcome::StaleIfError)),
             Lookup::Miss(None) => match not_computed {
                 // Evicted meanwhile, and no newer value was tried.
-                Some(_) if self.may_stand_in(&seen) => Ok(Answer::Entry(seen, otherwise.outcome())),
+                Some(_) if self.may_stand_in(&seen) => Ok(Answer::Entry(seen, otherwise)),
                 // Invalidated meanwhile.
                 Some(Some(work)) => Box::pin(self.ask_anew(work)).await,
                 Some(None) | None => Err(Failed::of(error, CacheOutcome::Computed)),
