@@ -27,9 +27,17 @@ use crate::observe::{Observe, Observer, Occurrence};
 use crate::outcome::CacheOutcome;
 
 /// An answer: a stored entry, or the result of the caller's own computation.
+#[derive(Clone, Debug)]
 pub(crate) enum Answer<V, T> {
     Entry(Arc<Entry<V>>, CacheOutcome),
     Own(T, CacheOutcome),
+}
+
+impl<V, T> Answer<V, T> {
+    pub(super) fn outcome(&self) -> CacheOutcome {
+        let (Self::Entry(_, outcome) | Self::Own(_, outcome)) = self;
+        *outcome
+    }
 }
 
 impl<V: Clone> Answer<V, V> {
@@ -533,10 +541,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         &self,
         result: Result<Answer<V, T>, Failed>,
     ) -> Result<Answer<V, T>, Error> {
-        let outcome = match &result {
-            Ok(Answer::Entry(_, outcome) | Answer::Own(_, outcome))
-            | Err(Failed { outcome, .. }) => *outcome,
-        };
+        let outcome = result.as_ref().map_or_else(|failed| failed.outcome, Answer::outcome);
         if let Ok(Answer::Entry(entry, outcome)) = &result {
             self.observer.served(entry, *outcome, self.now());
         }
