@@ -51,7 +51,6 @@ use crate::cache::compute::Answer;
 use crate::cache::key_work::{KeyQuestion, KeyWork};
 use crate::cache::seat::{AppKey, OpenCall, Seat};
 use crate::cache::state::{CacheState, Lookup};
-use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind, LoadFailure};
 use crate::flight::door::{Lead, LeadOutcome};
 use crate::flight::engine::{GRACE, PlaceForOne};
@@ -123,7 +122,7 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
         Self { key, batcher, seat, own, place: None, context }
     }
 
-    fn work(&self, state: &Arc<CacheState<V>>) -> KeyWork<V, Self> {
+    pub(super) fn work(&self, state: &Arc<CacheState<V>>) -> KeyWork<V, Self> {
         let work = KeyWork::serve(state, self.key.clone(), None, self.clone());
         work.with_seat(&self.seat).with_context(self.context.clone())
     }
@@ -179,7 +178,7 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
     }
 
     /// The same where no caller waits.
-    fn lead_in_background(
+    pub(super) fn lead_in_background(
         mut lead: Lead<V>,
         work: KeyWork<V, Self>,
     ) -> impl Future<Output = ()> + Send {
@@ -286,15 +285,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     fn is_driver_lost(&self, answer: &Result<Answer<V, V>, Error>) -> bool {
         let is_lost = |error: &Error| error.kind() == ErrorKind::ShutDown;
         answer.as_ref().is_err_and(is_lost) && !self.engine.stop.is_cancelled()
-    }
-
-    /// Computes in the background what no caller has asked for, with the others of a batch.
-    pub(super) fn keep_up_in_batch(
-        self: &Arc<Self>,
-        member: &Member<V>,
-        seen: Option<&Arc<Entry<V>>>,
-    ) -> Option<impl Future<Output = ()> + Send + use<V>> {
-        self.begin_upkeep(member.work(self), seen, Member::lead_in_background)
     }
 }
 

@@ -85,24 +85,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         Box::pin(self.answer_deferred(work, lookup))
     }
 
-    /// Computes in the background what no caller has asked for, in place of `seen` or where nothing
-    /// is: unless that has changed, a computation runs, or none may run now. Returns what ends with
-    /// it.
-    pub(crate) fn keep_up<C>(
-        self: &Arc<Self>,
-        work: KeyWork<V, C>,
-        seen: Option<&Arc<Entry<V>>>,
-    ) -> Option<impl Future<Output = ()> + Send + use<V, C>>
-    where
-        C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
-        C::Own: 'static,
-    {
-        let lead = |lead: Lead<V>, work| lead.in_background(|lead| door::lead(lead, work));
-        // A panic has been reported by the task.
-        Some(self.begin_upkeep(work, seen, lead)?.map(drop))
-    }
-
-    /// Lets `lead_by` lead for such a computation.
+    /// Lets `lead_by` compute what no caller has asked for, in place of `seen` or where nothing is:
+    /// unless that has changed, a computation runs, or none may run now.
     pub(super) fn begin_upkeep<C, T>(
         self: &Arc<Self>,
         work: KeyWork<V, C>,

@@ -13,13 +13,14 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cache::batch::Gathering;
+use crate::cache::batch::{Gathering, Member};
 use crate::cache::computation::{CallerClosure, TakeCall as _, TakenCall};
 use crate::cache::key_work::KeyWork;
 use crate::cache::loader::Loader;
 use crate::cache::state::{CacheState, Lookup};
 use crate::cache::typed::Cache;
 use crate::entry::Entry;
+use crate::flight::door::{self, Lead};
 use crate::key::ToKey;
 use crate::mode::Mode;
 
@@ -231,11 +232,15 @@ where
                     let call = CallerClosure::Closure(loading).take_call();
                     let work = KeyWork::serve(state, encoded, None, TakenCall(call));
                     let work = work.with_context(context);
-                    state.keep_up(work, seen.as_ref())?.boxed()
+                    let lead =
+                        |lead: Lead<V>, work| lead.in_background(|lead| door::lead(lead, work));
+                    // A panic has been reported by the task.
+                    state.begin_upkeep(work, seen.as_ref(), lead)?.map(drop).boxed()
                 }
                 (Loader::Batch(_), gathering) => {
                     let member = gathering.as_ref()?.member(encoded, Arc::new(key.clone()));
-                    state.keep_up_in_batch(&member, seen.as_ref())?.boxed()
+                    let lead = Member::lead_in_background;
+                    state.begin_upkeep(member.work(state), seen.as_ref(), lead)?.boxed()
                 }
             };
             Some((key, end))
