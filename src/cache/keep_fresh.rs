@@ -250,7 +250,7 @@ where
 }
 
 fn pause<V: Clone + Send + Sync + 'static>(state: &CacheState<V>) -> Duration {
-    let ttl = state.values.lifetimes.map_or(LONGEST_PAUSE, |lifetimes| lifetimes.ttl);
+    let ttl = state.values.ttl.unwrap_or(LONGEST_PAUSE);
     (ttl / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 
