@@ -11,7 +11,7 @@ use futures_util::future::lazy;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{block_in_place, spawn_blocking};
 
-use crate::cache::computation;
+use crate::cache::computation::CallerClosure;
 use crate::cache::compute::Answer;
 use crate::cache::failure::Failure;
 use crate::cache::get_many::Batch;
@@ -157,7 +157,7 @@ impl<V: Clone + Send + Sync + 'static> Blocking<Stampede<V>> {
             Ok(entry) => return Ok(entry.value.clone()),
             Err(miss) => miss,
         };
-        let mut later = computation::computed(|| on_blocking_pool(compute));
+        let mut later = CallerClosure::Closure(|| on_blocking_pool(compute));
         let answer = self.cache.0.answer_detached(key, look, &mut later, None);
         self.wait(answer).map(Answer::into_value)
     }
@@ -185,7 +185,7 @@ impl<V: Clone + Send + Sync + 'static> Blocking<Stampede<V>> {
         R: Into<Computed<V>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let mut later = computation::computed(|| on_blocking_pool(compute));
+        let mut later = CallerClosure::Closure(|| on_blocking_pool(compute));
         self.wait(self.cache.0.answer_fresh(key.to_key(), &mut later, None)).map(Answer::into_value)
     }
 
@@ -254,11 +254,11 @@ where
     /// See [`Blocking`]. A panic of the loader goes on in the caller that led.
     #[track_caller]
     pub fn get(&self, key: K) -> Result<V, Failure<E>> {
-        let miss = match self.cache.handle().look_up(&key) {
+        let (encoded, look) = match self.cache.handle().look_up(&key) {
             Ok(entry) => return Ok(entry.value.clone()),
             Err(miss) => miss,
         };
-        let loaded = self.wait(self.cache.load(miss, &key, None));
+        let loaded = self.wait(self.cache.load((encoded, Some(look)), &key, None));
         loaded.map(Answer::into_value).map_err(Failure::from)
     }
 

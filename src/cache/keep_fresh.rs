@@ -13,13 +13,14 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cache::batch::Gathering;
-use crate::cache::computation::{self, TakeCall as _, TakenCall};
+use crate::cache::batch::{Gathering, Member};
+use crate::cache::computation::{CallerClosure, TakeCall as _, TakenCall};
 use crate::cache::key_work::KeyWork;
 use crate::cache::loader::Loader;
 use crate::cache::state::{CacheState, Lookup};
-use crate::cache::typed::{Cache, WeakCache};
+use crate::cache::typed::Cache;
 use crate::entry::Entry;
+use crate::flight::door::{self, Lead};
 use crate::key::ToKey;
 use crate::mode::Mode;
 
@@ -122,13 +123,16 @@ struct Upkeep<K> {
     loads: FuturesUnordered<BoxFuture<'static, Vec<K>>>,
 }
 
-async fn keep<K, V, E>(cache: WeakCache<K, V, E>, keys: Vec<K>, stop: CancellationToken)
-where
+async fn keep<K, V, E>(
+    upgrade: impl Fn() -> Option<Cache<K, V, E>>,
+    keys: Vec<K>,
+    stop: CancellationToken,
+) where
     K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     E: fmt::Debug + fmt::Display + Send + Sync + 'static,
 {
-    let Some(pause) = cache.upgrade().map(|cache| pause(&cache.handle().0)) else { return };
+    let Some(pause) = upgrade().map(|cache| pause(&cache.handle().0)) else { return };
     let mut looks = tokio::time::interval(pause);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (due, underway, loads) = (VecDeque::new(), HashSet::new(), FuturesUnordered::new());
@@ -136,7 +140,7 @@ where
     loop {
         let next = upkeep.next(&mut looks);
         let Some(is_look) = stop.run_until_cancelled(next).await else { return };
-        let Some(cache) = cache.upgrade() else { return };
+        let Some(cache) = upgrade() else { return };
         if cache.handle().mode() != Mode::On {
             upkeep.due.clear();
             continue;
@@ -235,14 +239,18 @@ where
                 (Loader::One(load), _) => {
                     let context = load.context(None);
                     let loading = self.loading(load, &key, context.as_ref());
-                    let call = computation::computed(loading).take_call();
+                    let call = CallerClosure::Closure(loading).take_call();
                     let work = KeyWork::serve(state, encoded, None, TakenCall(call));
                     let work = work.with_context(context);
-                    state.keep_up(work, seen.as_ref())?.boxed()
+                    let lead =
+                        |lead: Lead<V>, work| lead.in_background(|lead| door::lead(lead, work));
+                    // A panic has been reported by the task.
+                    state.begin_upkeep(work, seen.as_ref(), lead)?.map(drop).boxed()
                 }
                 (Loader::Batch(_), gathering) => {
                     let member = gathering.as_ref()?.member(encoded, Arc::new(key.clone()));
-                    state.keep_up_in_batch(&member, seen.as_ref())?.boxed()
+                    let lead = Member::lead_in_background;
+                    state.begin_upkeep(member.work(state), seen.as_ref(), lead)?.boxed()
                 }
             };
             Some((key, end))
@@ -252,7 +260,7 @@ where
 }
 
 fn pause<V: Clone + Send + Sync + 'static>(state: &CacheState<V>) -> Duration {
-    let ttl = state.values.lifetimes.map_or(LONGEST_PAUSE, |lifetimes| lifetimes.ttl);
+    let ttl = state.values.ttl.unwrap_or(LONGEST_PAUSE);
     (ttl / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 

@@ -332,7 +332,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     fn lifetimes(&self, computed: &Computed<V>) -> Lifetimes {
         let negative =
             self.values.negative.filter(|(_, is)| is(&computed.value)).map(|(ttl, _)| ttl);
-        let ours = negative.or(self.values.lifetimes.map(|lifetimes| lifetimes.ttl));
+        let ours = negative.or(self.values.ttl);
         let lifetimes = Lifetimes {
             ttl: computed.ttl.or(ours).unwrap_or_default(),
             stale_for: computed.stale_for.unwrap_or(self.values.stale_for),

@@ -311,7 +311,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 Steps { replaced, ..Steps::of(Verdict::Failed(SharedFailure::of(error)), None) }
             }
             End::LeftToAnother(pause) => {
-                marks.pause_refreshes_until(now.plus(pause));
+                marks.refresh_pause.pause_until(now.plus(pause));
                 Steps::of(Verdict::Abandoned(Abandonment::Lost), None)
             }
             End::Lost => {
@@ -373,7 +373,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             }
             // Its callers have the stale value. The next refresh comes later.
             Conclusion::DeclineRefresh => {
-                marks.decline_refresh(now, self.engine.settings.hold_policy());
+                marks.refresh_pause.decline(now, self.engine.settings.hold_policy());
                 let verdict = Verdict::Abandoned(Abandonment::NotShared);
                 Steps::of(verdict, Some(ComputationEnd::Declined))
             }

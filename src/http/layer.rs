@@ -159,7 +159,7 @@ impl HttpStampede {
         self.0.layers.add_one();
         let values = &self.0.values;
         let config = HttpConfig {
-            ttl: values.lifetimes.map(|lifetimes| lifetimes.ttl),
+            ttl: values.ttl,
             status_ttl: values.status_ttl.clone(),
             stale_for: values.stale_for,
             stale_if_error: values.stale_if_error,

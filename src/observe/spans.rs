@@ -9,10 +9,11 @@ use tokio::time::Instant;
 use tracing::field::{Empty, display};
 use tracing::{Level, Span, debug_span, enabled};
 
+use crate::error::contain_panic;
 use crate::key::Key;
+use crate::observe::CacheLabel;
 use crate::observe::log::{escaped, hash};
 use crate::observe::rounded::Rounded;
-use crate::observe::{CacheLabel, contain_panic};
 
 /// Runs the work of a leader in a span below its caller's, on whatever task. Where no subscriber
 /// reads that span, it runs in its caller's own: another task would have none.
