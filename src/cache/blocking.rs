@@ -254,7 +254,7 @@ where
     /// See [`Blocking`]. A panic of the loader goes on in the caller that led.
     #[track_caller]
     pub fn get(&self, key: K) -> Result<V, Failure<E>> {
-        let (encoded, look) = match self.cache.handle().look_up(&key) {
+        let (encoded, look) = match self.cache.look_up(&key) {
             Ok(entry) => return Ok(entry.value.clone()),
             Err(miss) => miss,
         };

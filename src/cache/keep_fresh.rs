@@ -1,6 +1,6 @@
 //! Keys that are refreshed before they expire, whether any caller reads them or not.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 use std::pin::pin;
@@ -104,17 +104,95 @@ where
     /// Outside of a Tokio runtime.
     pub fn keep_fresh(&self, keys: impl IntoIterator<Item = K>) -> KeepFresh {
         let keys: HashSet<K> = keys.into_iter().collect();
+        self.keep(Kept::Named(keys.into_iter().collect()))
+    }
+
+    /// Refreshes the `most` keys that have saved the origin the most time before they expire, without
+    /// their being named: those that [`Stampede::top`](crate::Stampede::top) lists first, by price and
+    /// use. At most 128.
+    ///
+    /// As [`keep_fresh`](Self::keep_fresh) in all but the choice of keys. A key becomes known by its
+    /// sixteenth use by [`get`](Self::get) after this call. One that was not used since its last refresh
+    /// is not refreshed again, until it is used; what was invalidated or evicted is left to the next
+    /// caller.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Cache, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_stampede::ConfigError> {
+    /// let handle = Stampede::builder("squares")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .stale_for(Duration::from_secs(600))
+    ///     .build()?;
+    /// let squares = Cache::new(handle, |n: u64| async move { Ok::<_, std::io::Error>(n * n) });
+    /// squares.keep_popular(20).forever();
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime.
+    pub fn keep_popular(&self, most: usize) -> KeepFresh {
+        // From now on they are remembered.
+        drop(self.popular(0));
+        self.keep(Kept::Popular { most, refreshed_at: HashMap::new() })
+    }
+
+    fn keep(&self, kept: Kept<K>) -> KeepFresh {
         let stop = self.handle().0.engine.stop.child_token();
         let guard = KeepFresh(stop.clone().drop_guard());
         // Weak: the keys of a cache that no caller has any more are of no use.
-        tokio::spawn(keep(self.downgrade(), keys.into_iter().collect(), stop));
+        tokio::spawn(keep(self.downgrade(), kept, stop));
         guard
+    }
+}
+
+/// Which keys are kept.
+enum Kept<K> {
+    Named(Vec<K>),
+    /// The first ones, and at which number of uses each was refreshed.
+    Popular {
+        most: usize,
+        refreshed_at: HashMap<K, u32>,
+    },
+}
+
+impl<K: ToKey + Eq + Hash + Clone + Send + Sync + 'static> Kept<K> {
+    /// Returns the keys that are due.
+    fn due<V, E>(&mut self, cache: &Cache<K, V, E>) -> Vec<K>
+    where
+        V: Clone + Send + Sync + 'static,
+        E: fmt::Debug + fmt::Display + Send + Sync + 'static,
+    {
+        let state = &cache.handle().0;
+        match self {
+            Self::Named(keys) => keys.iter().filter(|key| is_due(state, *key)).cloned().collect(),
+            Self::Popular { most, refreshed_at } => {
+                let mut keys = cache.popular(*most);
+                refreshed_at.retain(|key, _| keys.contains(key));
+                keys.retain(|key| {
+                    let Some(here) = state.local.peek(key.to_key().as_bytes()) else {
+                        return false;
+                    };
+                    let is_used = refreshed_at.get(key) != Some(&here.uses());
+                    if !is_used || !is_due(state, key) {
+                        return false;
+                    }
+                    refreshed_at.insert(key.clone(), here.uses());
+                    true
+                });
+                keys
+            }
+        }
     }
 }
 
 /// The keys of one [`Cache::keep_fresh`], and what is done for them.
 struct Upkeep<K> {
-    keys: Vec<K>,
+    kept: Kept<K>,
     /// Those that were due at the last look, and whose turn is yet to come.
     due: VecDeque<K>,
     /// Those that are computed now.
@@ -125,7 +203,7 @@ struct Upkeep<K> {
 
 async fn keep<K, V, E>(
     upgrade: impl Fn() -> Option<Cache<K, V, E>>,
-    keys: Vec<K>,
+    kept: Kept<K>,
     stop: CancellationToken,
 ) where
     K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
@@ -136,7 +214,7 @@ async fn keep<K, V, E>(
     let mut looks = tokio::time::interval(pause);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (due, underway, loads) = (VecDeque::new(), HashSet::new(), FuturesUnordered::new());
-    let mut upkeep = Upkeep { keys, due, underway, loads };
+    let mut upkeep = Upkeep { kept, due, underway, loads };
     loop {
         let next = upkeep.next(&mut looks);
         let Some(is_look) = stop.run_until_cancelled(next).await else { return };
@@ -179,9 +257,8 @@ impl<K: ToKey + Eq + Hash + Clone + Send + Sync + 'static> Upkeep<K> {
         V: Clone + Send + Sync + 'static,
         E: fmt::Debug + fmt::Display + Send + Sync + 'static,
     {
-        let state = &cache.handle().0;
-        let is_due = |key: &&K| !self.underway.contains(*key) && is_due(state, *key);
-        self.due = self.keys.iter().filter(is_due).cloned().collect();
+        let due = self.kept.due(cache).into_iter();
+        self.due = due.filter(|key| !self.underway.contains(key)).collect();
     }
 
     /// Begins to compute keys that are due, as long as there are places.

@@ -1,16 +1,18 @@
 //! The loader that a typed cache keeps, and its hooks.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::cache::batch::Batcher;
 use crate::cache::call_options::{CallContext, CallOptions, Stored};
 use crate::cache::seat::AppKey;
 use crate::computed::Computed;
 use crate::error::{Absent, Error, FailureAction};
+use crate::key::Key;
 
 pub(super) type Loading<V, E> = BoxFuture<'static, Result<Computed<V>, E>>;
 pub(super) type Load<K, V, E> = dyn Fn(K, Option<Stored<V>>) -> Loading<V, E> + Send + Sync;
@@ -37,6 +39,8 @@ impl<K, V, E> LoadOne<K, V, E> {
 pub(super) struct Hooks<K, E> {
     pub(super) failure: RwLock<Option<ErrorRule<E>>>,
     pub(super) absent: RwLock<Option<AbsentRule<K, E>>>,
+    /// Keys that were used often, by their bytes; none before they are asked for.
+    pub(super) popular: OnceLock<Mutex<HashMap<Key, K>>>,
 }
 
 pub(super) type ErrorRule<E> = Arc<dyn Fn(&E) -> FailureAction + Send + Sync>;
@@ -45,7 +49,8 @@ pub(super) type AbsentRule<K, E> = Arc<dyn Fn(&K) -> E + Send + Sync>;
 // Called without the lock: the rules are the user's code.
 impl<K: 'static, E: fmt::Debug + fmt::Display + Send + Sync + 'static> Hooks<K, E> {
     pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self { failure: RwLock::default(), absent: RwLock::default() })
+        let (failure, absent) = (RwLock::default(), RwLock::default());
+        Arc::new(Self { failure, absent, popular: OnceLock::new() })
     }
 
     pub(super) fn failure(&self, error: E) -> Error {

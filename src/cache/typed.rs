@@ -1,7 +1,7 @@
 //! A cache with one type of key, one type of error, and a loader that it keeps.
 
 use std::borrow::Borrow;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
@@ -23,8 +23,10 @@ use crate::cache::loader::{Hooks, LoadOne, Loader, Loading};
 use crate::cache::seat::AppKey;
 use crate::cache::state::Lookup;
 use crate::computed::Computed;
+use crate::entry::Entry;
 use crate::error::{Error, FailureAction, LoadFailure};
 use crate::key::{Key, Tag, ToKey};
+use crate::observe::ledger;
 
 /// A key of a cache with keys of type `K`, to look up: a `K`, or a reference to a borrowed form
 /// of it, `&str` for a `String`. `F` says which, and is always inferred.
@@ -376,11 +378,43 @@ where
     /// Cancel safe: a dropped caller leaves a loader that has begun running for the others, and
     /// its result is stored.
     pub async fn get(&self, key: K) -> Result<V, Failure<E>> {
-        let loaded = match self.handle.look_up(&key) {
+        let loaded = match self.look_up(&key) {
             Ok(entry) => return Ok(entry.value.clone()),
             Err((encoded, look)) => self.load((encoded, Some(look)), &key, None).await,
         };
         loaded.map(Answer::into_value).map_err(Failure::from)
+    }
+
+    /// Looks up a key, and remembers it where it is used often.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(super) fn look_up(&self, key: &K) -> Result<Arc<Entry<V>>, (Key, Lookup<V>)> {
+        let found = self.handle.look_up(key);
+        if let Ok(entry) = &found
+            && ledger::is_noted(entry.uses())
+        {
+            self.note_popular(key);
+        }
+        found
+    }
+
+    #[cold]
+    fn note_popular(&self, key: &K) {
+        let Some(popular) = self.hooks.popular.get() else { return };
+        let known = || self.handle.0.observer.ledger.keys(ledger::KEYS);
+        let Some(mut popular) = popular.try_lock() else { return };
+        if popular.len() >= 2 * ledger::KEYS {
+            let known: HashSet<_> = known().into_iter().map(|(name, _)| name).collect();
+            popular.retain(|key, _| known.contains(key.as_bytes()));
+        }
+        popular.entry(key.to_key()).or_insert_with(|| key.clone());
+    }
+
+    /// Returns those of the `most` keys that have saved the most which are known here; see
+    /// [`keep_popular`](Self::keep_popular).
+    pub(super) fn popular(&self, most: usize) -> Vec<K> {
+        let popular = self.hooks.popular.get_or_init(Default::default).lock();
+        let first = self.handle.0.observer.ledger.keys(most).into_iter();
+        first.filter_map(|(name, _)| popular.get(&*name).cloned()).collect()
     }
 
     /// Answers a caller that has found nothing fresh. Without a look it gets a value whose loading

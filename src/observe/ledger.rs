@@ -18,7 +18,7 @@ use crate::key::{self, Tag};
 
 /// How many rows are kept of keys, and of tags and routes each. With [`LONGEST_NAME`] that makes
 /// 64 KiB at most.
-const KEYS: usize = 128;
+pub(crate) const KEYS: usize = 128;
 const GROUPS: usize = 32;
 /// Of a longer name the first bytes are kept.
 pub(crate) const LONGEST_NAME: usize = 256;

@@ -29,6 +29,7 @@ mod invalidation_log;
 mod invalidation_model;
 mod invalidation_stress;
 mod keep_fresh;
+mod keep_popular;
 mod late;
 mod leader;
 mod leader_edges;

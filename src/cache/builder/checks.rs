@@ -68,7 +68,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         }
         if let Some(share) = cancel_unwanted.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
             let rule = "must be a share above 0, at most 1; leave it unset to let all work go on";
-            return Err(refuse(&["cancel_unwanted"], format!("is {share} and {rule}")));
+            return Err(ConfigError::new(&["cancel_unwanted"], format!("is {share} and {rule}")));
         }
         Ok(())
     }
