@@ -491,21 +491,8 @@ fn text<'a>(said: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>,
 
 /// Reads what [`text_of`] writes. Other characters stand for their own bytes.
 fn bytes_of(text: &str) -> Result<Vec<u8>, Refused> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |at: usize| after.get(at).and_then(|&digit| char::from(digit).to_digit(16));
-        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
-            return Err(bad("a `%` is followed by two hexadecimal digits; `%` itself is `%25`"));
-        };
-        bytes.push((high << 4 | low) as u8);
-        rest = &after[2..];
-    }
-    Ok(bytes)
+    let why = "a `%` is followed by two hexadecimal digits; `%` itself is `%25`";
+    key::bytes_of(text).ok_or_else(|| bad(why))
 }
 
 #[cfg(test)]

@@ -10,7 +10,6 @@ use crate::freshness::{Judged, PackedWindow, ShortSpan, Window};
 use crate::garbage::{self, BinId};
 use crate::key::{Key, Tag};
 use crate::lease::grant::Version;
-use crate::observe::ledger;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::weigh::allocated;
 
@@ -27,6 +26,9 @@ pub(crate) const TOO_HEAVY: u32 = u32::MAX;
 
 /// The counts of an `Arc` and the labels in it, without what they hold.
 const SHARED_LABELS: usize = 2 * size_of::<usize>() + size_of::<Labels>();
+
+/// A use of this number comes to the ledger of the cache, and each that follows by as many.
+pub(crate) const NOTED_USE: u32 = 16;
 
 /// No span: as [`ShortSpan::MAX`], longer than any.
 const NEVER: u32 = ShortSpan::MAX.code();
@@ -181,9 +183,14 @@ impl<V> Entry<V> {
     /// Counts a use. Returns whether the ledger is to know of it.
     #[inline]
     pub(crate) fn count_use(&self) -> bool {
-        let uses = self.uses().wrapping_add(1);
-        self.uses.store(uses, Ordering::Relaxed);
-        ledger::is_noted(uses)
+        self.uses.store(self.uses().wrapping_add(1), Ordering::Relaxed);
+        self.is_noted_use()
+    }
+
+    /// Returns whether the ledger is to know of the last use.
+    #[inline]
+    pub(crate) fn is_noted_use(&self) -> bool {
+        self.uses().is_multiple_of(NOTED_USE)
     }
 
     #[inline]

@@ -20,14 +20,14 @@ pub use adapters::{ByBytes, ByDisplay};
 use kinds::ESCAPE;
 #[cfg(feature = "http")]
 pub(crate) use kinds::VARIANT_HEAD;
-pub(crate) use kinds::{KeyKind, is_made_tag, primary_of, text_of};
+pub(crate) use kinds::{KeyKind, bytes_of, is_made_tag, primary_of, text_of};
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) use uri::is_of_process;
-pub(crate) use uri::uri_tag_of;
 #[cfg(feature = "http")]
 pub(crate) use uri::{UriName, UriReach};
 #[cfg(feature = "remote")]
 pub(crate) use uri::{announced, collected, uncollected};
+pub(crate) use uri::{is_plain, uri_tag_of};
 
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 22;

@@ -390,7 +390,7 @@ where
     pub(super) fn look_up(&self, key: &K) -> Result<Arc<Entry<V>>, (Key, Lookup<V>)> {
         let found = self.handle.look_up(key);
         if let Ok(entry) = &found
-            && ledger::is_noted(entry.uses())
+            && entry.is_noted_use()
         {
             self.note_popular(key);
         }

@@ -38,6 +38,7 @@ mod linearizability;
 mod log_bound;
 mod log_lines;
 mod lookup;
+mod manifest;
 mod modes;
 mod observer;
 mod operation;

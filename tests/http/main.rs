@@ -26,6 +26,7 @@ mod identity;
 mod in_front_of_a_router;
 mod keys;
 mod lifetimes;
+mod manifest;
 mod methods;
 mod named_cookies;
 mod neighbour_layers;

@@ -39,7 +39,6 @@ use crate::http::rules::request::{
 use crate::http::stored::response::{HttpCache, StoredEntry, StoredResponse};
 use crate::key::KeyBuf;
 use crate::mode::Mode;
-use crate::observe::ledger;
 use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 use crate::tower::oneshot::Oneshot;
@@ -314,7 +313,7 @@ impl<S> HttpService<S> {
         now: Tick,
     ) {
         self.cache.observer.hit(primary, entry);
-        if ledger::is_noted(entry.uses()) {
+        if entry.is_noted_use() {
             self.note_route(parts, entry);
         }
         let shape = shape_of(&self.cache, wishes, &parts.headers, entry);
