@@ -246,7 +246,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     #[inline]
     pub(crate) fn judge(&self, entry: &Entry<V>, now: Tick) -> Freshness {
-        freshness::decide(entry, now, self.values.early.as_ref(), freshness::sample)
+        let (fresh_until, window) = (entry.fresh_until(), || entry.window());
+        freshness::decide(fresh_until, window, now, self.values.early.as_ref(), freshness::sample)
     }
 
     /// Returns an entry that may be served in place of a failure: the one that the caller has
