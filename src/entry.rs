@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Tick;
-use crate::freshness::{Judged, PackedWindow, ShortSpan, Window};
+use crate::freshness::{PackedWindow, ShortSpan, Window};
 use crate::garbage::{self, BinId};
 use crate::key::{Key, Tag};
 use crate::lease::grant::Version;
@@ -261,6 +261,14 @@ impl<V> Entry<V> {
         self.copied_for.store(NEVER, Ordering::Relaxed);
     }
 
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn fresh_until(&self) -> Tick {
+        match self.marked_stale_after.load(Ordering::Relaxed) {
+            NEVER => self.filled.fresh_until(),
+            code => self.filled.started().plus(ShortSpan::from_code(code).get()),
+        }
+    }
+
     /// Returns whether the remote is to be asked before it is used again.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_copy_over(&self, now: Tick) -> bool {
@@ -276,20 +284,6 @@ impl<V> Entry<V> {
             let after = ShortSpan::new(at.since(self.filled.started()));
             self.marked_stale_after.fetch_min(after.code(), Ordering::Relaxed);
         }
-    }
-}
-
-impl<V> Judged for Entry<V> {
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn fresh_until(&self) -> Tick {
-        match self.marked_stale_after.load(Ordering::Relaxed) {
-            NEVER => self.filled.fresh_until(),
-            code => self.filled.started().plus(ShortSpan::from_code(code).get()),
-        }
-    }
-
-    fn window(&self) -> Window {
-        Self::window(self)
     }
 }
 

@@ -3,12 +3,12 @@
 //! The work goes on: a caller that leads does so on a task of its own, and one that waits leaves
 //! its flight as a dropped caller does.
 
-use std::pin::{Pin, pin};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::Either;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::cache::call_options::CallContext;
 use crate::cache::computation::Compute;
@@ -86,10 +86,16 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
                 return self.count(Ok(served));
             }
         }
-        let error = match self.until(ends_at(limits.hard), &key, answer).await {
-            Ok(answer) => return answer,
-            Err(error) => error,
-        };
+        let Some(at) = ends_at(limits.hard) else { return answer.await };
+        if let Ok(answer) = timeout_at(at, &mut answer).await {
+            return answer;
+        }
+        if self.engine.mode() != Mode::On {
+            // It was switched meanwhile, and refuses no caller.
+            return answer.await;
+        }
+        self.engine.keep_going(key.as_bytes());
+        let error = self.engine.waited_too_long(&key);
         let served = stale_now();
         if let Some(Answer::Entry(entry, _)) = &served {
             let stale = entry.window().stale_age(self.now());
@@ -143,35 +149,24 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         Some(Answer::Entry(found, outcome))
     }
 
-    /// Ends a fresh read at the time-out of its call.
+    /// Ends a fresh read at the time-out of its call. What runs goes on.
     pub(super) async fn read_in_time<T>(
         &self,
         key: &Key,
         context: Option<&CallContext<V>>,
-        read: impl Future<Output = Result<Answer<V, T>, Error>>,
-    ) -> Result<Answer<V, T>, Error> {
+        read: impl Future<Output = Result<T, Error>>,
+    ) -> Result<T, Error> {
+        let mut read = pin!(read);
         let limit = context.and_then(|call| call.options.timeout);
-        let at = limit.and_then(|limit| Instant::now().checked_add(limit));
-        let answer = self.until(at, key, pin!(read)).await;
-        answer.unwrap_or_else(|error| self.count(Err(Failed::of(error, CacheOutcome::Refused))))
-    }
-
-    /// Waits for an answer until the time of the call is over. What runs goes on.
-    async fn until<F: Future>(
-        &self,
-        at: Option<Instant>,
-        key: &Key,
-        mut answer: Pin<&mut F>,
-    ) -> Result<F::Output, Error> {
-        let Some(at) = at else { return Ok(answer.await) };
-        if let Ok(answer) = timeout_at(at, answer.as_mut()).await {
-            return Ok(answer);
+        let Some(limit) = limit else { return read.await };
+        match timeout(limit, &mut read).await {
+            Ok(answer) => answer,
+            Err(_) if self.engine.mode() != Mode::On => read.await,
+            Err(_) => {
+                self.engine.keep_going(key.as_bytes());
+                self.observer.answered(CacheOutcome::Refused);
+                Err(self.engine.waited_too_long(key).in_cache(&self.name))
+            }
         }
-        if self.engine.mode() != Mode::On {
-            // It was switched meanwhile, and refuses no caller.
-            return Ok(answer.await);
-        }
-        self.engine.keep_going(key.as_bytes());
-        Err(self.engine.waited_too_long(key))
     }
 }

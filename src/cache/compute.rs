@@ -82,7 +82,15 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         context: Option<Arc<CallContext<V>>>,
     ) -> Pin<Box<impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V>>> {
         let work = KeyWork::serve(self, key, None, LentClosure(later)).with_context(context);
-        Box::pin(self.answer_deferred(work, lookup))
+        let on_task = move |lead, work| self.lead_deferred(lead, work);
+        let in_background = move |lead: Lead<V>, work: KeyWork<V, LentClosure<'a, V>>| {
+            let KeyWork { question, compute: LentClosure(later) } = work;
+            let compute = TakenCall(later.take_call());
+            let work = KeyWork { question, compute };
+            drop(lead.in_background(|lead| door::lead(lead, work)));
+            ready(None)
+        };
+        Box::pin(self.answer(work, lookup, on_task, (LedFor::Refresh, in_background)))
     }
 
     /// Lets `lead_by` compute what no caller has asked for, in place of `seen` or where nothing is:
@@ -121,22 +129,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let work = KeyWork::serve(self, key, None, compute);
         let on_task = move |lead, work| self.lead_on_task(lead, work);
         let in_background = move |lead: Lead<V>, work| {
-            drop(lead.in_background(|lead| door::lead(lead, work)));
-            ready(None)
-        };
-        self.answer(work, lookup, on_task, (LedFor::Refresh, in_background))
-    }
-
-    fn answer_deferred<'a>(
-        self: &'a Arc<Self>,
-        work: KeyWork<V, LentClosure<'a, V>>,
-        lookup: Lookup<V>,
-    ) -> impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V> {
-        let on_task = move |lead, work| self.lead_deferred(lead, work);
-        let in_background = move |lead: Lead<V>, work: KeyWork<V, LentClosure<'a, V>>| {
-            let KeyWork { question, compute: LentClosure(later) } = work;
-            let compute = TakenCall(later.take_call());
-            let work = KeyWork { question, compute };
             drop(lead.in_background(|lead| door::lead(lead, work)));
             ready(None)
         };

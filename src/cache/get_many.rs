@@ -136,14 +136,12 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         let keys_of = |(key, _): (K, Option<Stored<V>>)| key;
         let load = move |missing: Vec<_>| load(missing.into_iter().map(keys_of).collect());
         let load = boxed(load, Error::inner_error);
-        self.get_many_by(keys, |_| self.new_batcher(load)).await
+        let absent = Arc::new(|_: &_| Error::inner_error(Absent));
+        let batcher = || Batcher::new(&self.0.engine, load, absent, Duration::ZERO, false);
+        self.get_many_by(keys, batcher).await
     }
 
     /// A batcher for one batch: no caller beside it knows it, so it has no window.
-    fn new_batcher(&self, load: BatchLoad<V>) -> Arc<Batcher<V>> {
-        let absent = Arc::new(|_: &_| Error::inner_error(Absent));
-        Batcher::new(&self.0.engine, load, absent, Duration::ZERO, false)
-    }
 
     pub(super) fn look_up_all<K>(
         &self,
@@ -169,14 +167,14 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     pub(super) async fn get_many_by<K>(
         &self,
         keys: impl IntoIterator<Item = K>,
-        batcher: impl FnOnce(&Self) -> Arc<Batcher<V>>,
+        batcher: impl FnOnce() -> Arc<Batcher<V>>,
     ) -> Batch<K, V>
     where
         K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
     {
         let (mut batch, missing) = self.look_up_all(keys);
         if !missing.is_empty() {
-            Box::pin(self.load_missing(&batcher(self), missing, &mut batch)).await;
+            Box::pin(self.load_missing(&batcher(), missing, &mut batch)).await;
         }
         batch
     }

@@ -537,7 +537,7 @@ where
         K: Eq + Hash,
     {
         let batch = match &*self.loader {
-            Loader::Batch(batcher) => self.handle.get_many_by(keys, |_| Arc::clone(batcher)).await,
+            Loader::Batch(batcher) => self.handle.get_many_by(keys, || Arc::clone(batcher)).await,
             Loader::One(_) => self.get_each(keys).await,
         };
         batch.map_failures(Failure::from)

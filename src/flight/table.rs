@@ -46,13 +46,6 @@ impl<V> Default for Removed<V> {
     }
 }
 
-impl<V> Removed<V> {
-    pub(crate) fn and_error(mut self, error: Option<Error>) -> Self {
-        self._error = error;
-        self
-    }
-}
-
 impl<V> TableShard<V> {
     pub(crate) fn flight(&self, key: &[u8]) -> Option<&Arc<Flight<V>>> {
         self.flights.get(key)
@@ -130,10 +123,10 @@ impl<V> Table<V> {
         let mut shard = self.shard(key).lock();
         let error = shard.marks.end_hold(key);
         let Some(flight) = shard.flights.get(key).cloned() else {
-            return (false, Removed::default().and_error(error));
+            return (false, Removed { flight: None, _error: error });
         };
         flight.forget();
-        (true, self.remove(&mut shard, &flight).and_error(error))
+        (true, Removed { _error: error, ..self.remove(&mut shard, &flight) })
     }
 
     /// The same for the flights whose results would stand under an entry's key of the HTTP

@@ -9,7 +9,6 @@ use http_body::Body;
 
 use crate::clock::Tick;
 use crate::error::Error;
-use crate::freshness::Judged;
 use crate::http::body::ResponseBody;
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::error_response::{Make, Refusal, RefusalReason};

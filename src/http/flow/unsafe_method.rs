@@ -2,6 +2,7 @@
 //! invalidated (RFC 9111, 4.4).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, Uri, header, response};
@@ -106,7 +107,7 @@ where
     let seq = cache.engine.log.seq();
     // Where there are several layers, the GETs of this URI may be for one that the POST does
     // not pass.
-    let may_store = touched && is_outermost && !cache.layers.has_several();
+    let may_store = touched && is_outermost && cache.layers.load(Ordering::Relaxed) <= 1;
     let plan = if may_store { sent.storable(&cache, &rules, &head, &body, said) } else { None };
     let mut own = 0;
     if touched {
