@@ -3,7 +3,7 @@
 
 use http::header::{self, HeaderMap, HeaderName};
 
-use crate::http::rules::members::{Argument, Directive, Members};
+use crate::http::rules::members::{Argument, Directive, Members, number};
 
 /// Numbers of seconds beyond this one mean this one (RFC 9111, 1.2.2).
 pub(crate) const MAX_SECONDS: u32 = 1 << 31;
@@ -328,11 +328,11 @@ fn is_indispensable(name: &HeaderName) -> bool {
 
 /// Reads `delta-seconds` (RFC 9111, 1.2.2).
 pub(crate) fn seconds(text: &[u8]) -> Option<u32> {
-    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let add = |sum: u32, digit: &u8| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0'));
-    Some(text.iter().fold(0, add).min(MAX_SECONDS))
+    number(text).map(bounded)
+}
+
+pub(super) fn bounded(seconds: u64) -> u32 {
+    u32::try_from(seconds).map_or(MAX_SECONDS, |seconds| seconds.min(MAX_SECONDS))
 }
 
 #[cfg(test)]

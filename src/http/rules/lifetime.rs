@@ -3,12 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::http::cache_for::CacheFor;
 use crate::http::config::HttpConfig;
+use crate::http::rules::conditions::only_date;
 use crate::http::rules::date;
-use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS, seconds};
+use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS, bounded, seconds};
 
 /// The source of a response's lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,7 +155,7 @@ pub(crate) fn expires(headers: &HeaderMap, received: SystemTime) -> Lifetime {
     };
     let date = valid_date(headers, received).unwrap_or(received);
     let seconds = date::epoch_seconds(expires).saturating_sub(date::epoch_seconds(date));
-    Lifetime::Seconds(u32::try_from(seconds).map_or(MAX_SECONDS, |n| n.min(MAX_SECONDS)))
+    Lifetime::Seconds(bounded(seconds))
 }
 
 /// The stale windows: for each, the response's own word, else the layer's.
@@ -226,20 +227,10 @@ pub(crate) fn valid_date(headers: &HeaderMap, now: SystemTime) -> Option<SystemT
     only_date(headers, &header::DATE, now)
 }
 
-/// Returns the date in a field that stands there once and is valid.
-pub(crate) fn only_date(
-    headers: &HeaderMap,
-    name: &HeaderName,
-    now: SystemTime,
-) -> Option<SystemTime> {
-    let mut lines = headers.get_all(name).iter();
-    let (line, second) = (lines.next()?, lines.next());
-    date::parse(line.as_bytes(), now).filter(|_| second.is_none())
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use http::HeaderName;
     use crate::http::rules::targeted::governing;
     use proptest::prelude::*;
     use std::time::UNIX_EPOCH;
