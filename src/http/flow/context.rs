@@ -48,7 +48,7 @@ impl<S, Q, B> HttpWork<S, Q, B> {
     /// Takes the context. To be called while the caller is polled: its task-local values are
     /// there then.
     pub(super) fn take_context(mut self) -> (CallerContext, Self) {
-        let rules = &self.question.caller.request.rules;
+        let rules = &self.caller.request.rules;
         if rules.contexts.is_empty() {
             return (CallerContext(Vec::new()), self);
         }

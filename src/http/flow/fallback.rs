@@ -8,6 +8,7 @@ use http_body::Body;
 
 use crate::clock::Tick;
 use crate::error::Error;
+use crate::flight::door::Caller;
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer;
 use crate::http::flow::error_response::{MustRevalidate, TransportError};

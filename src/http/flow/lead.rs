@@ -13,7 +13,7 @@ use tower_service::Service;
 use crate::clock::Tick;
 use crate::error::Error;
 use crate::flight::door::{
-    self, Conclusion, FailureRule, FlightFacts, HoldRule, Kept, Lead, Remember, Successor,
+    self, Caller, Conclusion, FailureRule, FlightFacts, HoldRule, Kept, Lead, Remember, Successor,
 };
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;

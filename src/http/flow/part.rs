@@ -24,7 +24,7 @@ use crate::http::flow::content;
 use crate::http::flow::fill;
 use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::HttpCaller;
-use crate::http::flow::work::{HttpQuestion, HttpWork, LeadResult};
+use crate::http::flow::work::{HttpWork, LeadResult};
 use crate::http::layer::rules::Rules;
 use crate::http::rules::content::RequestContent;
 use crate::http::rules::range::{bytes_needed, is_of_other_unit};
@@ -96,7 +96,7 @@ where
     /// Returns the request of a client that asks for a part, before it is made a request for
     /// the whole.
     pub(super) fn own_request(&self) -> Option<Box<Self>> {
-        let Self { question: HttpQuestion { caller, .. }, service, request, .. } = self;
+        let Self { caller, service, request, .. } = self;
         let body = caller
             .request
             .wishes
@@ -109,7 +109,7 @@ where
         *own.version_mut() = request.version();
         own.headers_mut().clone_from(request.headers());
         own.extensions_mut().clone_from(request.extensions());
-        Some(Box::new(Self::answering(caller.for_client(true).caller, service.clone(), own)))
+        Some(Box::new(Self::new(caller.for_client(true).caller, service.clone(), own)))
     }
 
     /// Answers a client that has waited for a flight, once enough of the body has come.
@@ -118,16 +118,16 @@ where
         entry: &StoredEntry,
         outcome: CacheOutcome,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let whole = match self.question.caller.gather(self.question.caller.claim.as_ref()).await {
+        let whole = match self.caller.gather(self.caller.claim.as_ref()).await {
             Gathered::Enough => Some(Arc::clone(entry)),
             Gathered::Whole(whole) => fill::with_body(entry, whole),
             Gathered::Lost => None,
         };
         match whole {
-            Some(entry) => Ok(answered(&self.question.caller, &entry, outcome)),
+            Some(entry) => Ok(answered(&self.caller, &entry, outcome)),
             None => {
                 // A reader that reads nothing would hold up the others.
-                self.question.caller.claim = None;
+                self.caller.claim = None;
                 self.forward_uncached(BypassReason::Range).await
             }
         }
@@ -143,7 +143,7 @@ where
         let own = match result.own {
             OriginOutcome::Response { response, stored, why } if response.status().is_success() => {
                 let cuttable = match why {
-                    None => self.question.caller.cuttable(response).await,
+                    None => self.caller.cuttable(response).await,
                     Some(_) => {
                         // Before its own request is sent: the service need not go on.
                         drop(response);

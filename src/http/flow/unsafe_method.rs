@@ -9,7 +9,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::entry::ComputationStart;
-use crate::flight::door::{Conclusion, ForwardPlace, try_lead};
+use crate::flight::door::{Caller, Conclusion, ForwardPlace, try_lead};
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::{self, Provenance};
@@ -305,7 +305,7 @@ impl Sent {
             client: None,
             may_fill_from_range: false,
         };
-        let caller = HttpCaller::new(Arc::new(request), Forward::UriMiss);
+        let mut caller = HttpCaller::new(Arc::new(request), Forward::UriMiss);
         // Where another caller computes the key, its result may be older or newer: nothing is kept.
         let Some(lead) = try_lead(&cache.engine, caller.flight_request()) else {
             return response.map(ResponseBody::inner);

@@ -230,8 +230,8 @@ pub(crate) fn valid_date(headers: &HeaderMap, now: SystemTime) -> Option<SystemT
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use http::HeaderName;
     use crate::http::rules::targeted::governing;
+    use http::HeaderName;
     use proptest::prelude::*;
     use std::time::UNIX_EPOCH;
 
