@@ -31,7 +31,7 @@ use crate::http::rules::request::{
 };
 use crate::http::rules::request_directives;
 use crate::http::rules::steering::{self, GroupOrigin};
-use crate::http::rules::storable::{Decision, DeclineReason, Plan, post_storable};
+use crate::http::rules::storable::{DeclineReason, Plan, ResponseFacts};
 use crate::http::rules::target::{absolute_uri, every_absolute_uri, same_origin_target};
 use crate::http::stored::response::HttpCache;
 use crate::invalidation;
@@ -243,21 +243,11 @@ impl Sent {
         if cache.engine.log.is_dead(&own_tags, self.started.seq, asked) {
             return None;
         }
-        let length = body.size_hint().exact();
-        let decision = post_storable(
-            &self.method,
-            self.credentials,
-            target,
-            head,
-            length,
-            cache_for,
-            &rules.config,
-            self.times(cache),
-        );
-        match decision {
-            Decision::Store(plan) => Some(plan),
-            Decision::Decline(_) => None,
-        }
+        let (length, times) = (body.size_hint().exact(), self.times(cache));
+        let asked = &RequestFacts { method: RequestMethod::Get, credentials: self.credentials };
+        let (parts, config) = (head, &rules.config);
+        let facts = ResponseFacts { asked, parts, length, cache_for, config, times };
+        facts.judge_post(&self.method, target).ok()
     }
 
     /// Returns the tags that the response itself names.

@@ -459,12 +459,11 @@ mod tests {
     use crate::budget::ByteBudget;
     use crate::http::rules::request::RequestMethod;
     use crate::http::rules::request::tests::request;
-    use crate::http::rules::storable::Decision;
     use crate::http::tests::storable::{anonymous, decide, response};
 
     fn store(fields: &[(&str, &str)], from: &RequestParts, config: &HttpConfig) -> CachedResponse {
         let head = response(200, fields);
-        let Decision::Store(plan) = decide(&anonymous(), &head, None, config) else {
+        let Ok(plan) = decide(&anonymous(), &head, None, config) else {
             panic!("{fields:?} is storable");
         };
         let coding = Coding::Other;

@@ -47,7 +47,7 @@ fn verdict(asked: &RequestFacts, status: u16, text: &str) -> Expected {
     let fields = fields(text);
     let fields: Vec<_> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
     let decision = decide(asked, &response(status, &fields), None, &HttpConfig::default());
-    let Decision::Store(plan) = decision else { return NotCached };
+    let Ok(plan) = decision else { return NotCached };
     let is_fresh = plan.terms.lifetime > plan.terms.initial_age + PAUSE;
     match plan.is_shareable() && is_fresh {
         true => Cached,
