@@ -16,7 +16,7 @@ use crate::flight::door::{
 };
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
-use crate::http::flow::error_response::OriginStatus;
+use crate::http::flow::error_response::OriginFailure;
 use crate::http::flow::fill::{self, ArrivalTime};
 use crate::http::flow::lookup::{ClientRequest, HttpCaller};
 use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
@@ -406,7 +406,7 @@ fn note_declined(cache: &HttpCache, key: &Key, why: DeclineReason) {
 
 /// Returns the end of a flight whose response is a failure.
 pub(super) fn failed(status: StatusCode, stale_until: Option<Tick>) -> Conclusion<StoredResponse> {
-    let error = Error::inner_error(OriginStatus(status));
+    let error = Error::inner_error(OriginFailure::Status(status));
     Conclusion::Fail { error, rule: rule(HoldRule::Never, stale_until), result: None }
 }
 

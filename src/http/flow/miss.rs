@@ -13,7 +13,7 @@ use crate::error::{BoxError, Error};
 use crate::flight::door::{self, AloneReason, Caller, ForwardPlace, Lead, PlaceForOne, RunOutcome};
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer::{self, Provenance, answered};
-use crate::http::flow::error_response::OriginStatus;
+use crate::http::flow::error_response::OriginFailure;
 use crate::http::flow::fill::ArrivalTime;
 use crate::http::flow::forwarded;
 use crate::http::flow::lead::OriginOutcome;
@@ -315,7 +315,7 @@ where
         caller.request.cache.observer.happened(alone);
         let failure = match &call {
             Ok(Ok(OriginAnswer::Response(response))) if is_failure(response.status()) => {
-                Some(Error::inner_error(OriginStatus(response.status())))
+                Some(Error::inner_error(OriginFailure::Status(response.status())))
             }
             Ok(Ok(_)) => None,
             Ok(Err(error)) => Some(caller.request.rules.transport_failure(error)),
