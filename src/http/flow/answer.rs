@@ -32,7 +32,6 @@ use crate::outcome::CacheOutcome;
 pub(super) struct Provenance<'a> {
     pub(super) fwd: &'a str,
     pub(super) stored: bool,
-    pub(super) collapsed: bool,
     pub(super) detail: Option<&'a str>,
     /// What the service answered, where this client gets something else.
     pub(super) fwd_status: Option<StatusCode>,
@@ -44,7 +43,7 @@ impl Provenance<'_> {
         let fwd = if reason == BypassReason::Method { "method" } else { "bypass" };
         let detail = Some(reason.as_str());
         let outcome = CacheOutcome::Bypass;
-        Provenance { fwd, stored: false, collapsed: false, detail, fwd_status: None, outcome }
+        Provenance { fwd, stored: false, detail, fwd_status: None, outcome }
     }
 }
 
@@ -230,18 +229,6 @@ fn stale_status(rules: &Rules, entry: &StoredEntry, now: Tick) -> HeaderValue {
     cache_status_hit(rules.config.cache_status.as_deref().unwrap_or_default(), -over)
 }
 
-/// Removes from an answer the fields that are addressed to this cache: also from one that a
-/// layer further in has made.
-pub(super) fn without_ours<B, E>(
-    rules: &Rules,
-    answer: Result<Response<B>, E>,
-) -> Result<Response<B>, E> {
-    answer.map(|mut response| {
-        steering::remove_ours(response.headers_mut(), &rules.config);
-        response
-    })
-}
-
 /// Makes an answer out of the service's own response.
 pub(super) fn from_service<B: Body>(
     rules: &Rules,
@@ -256,7 +243,7 @@ pub(super) fn from_service<B: Body>(
         let asked = response.extensions_mut().remove::<ForwardStatus>().map(|status| status.0);
         let status = asked.or(came.fwd_status).or(Some(response.status()));
         let member =
-            cache_status_forward(name, came.fwd, status, came.stored, came.collapsed, came.detail);
+            cache_status_forward(name, came.fwd, status, came.stored, false, came.detail);
         append_cache_status(response.headers_mut(), member);
     }
     response

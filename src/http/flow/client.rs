@@ -118,7 +118,6 @@ impl OriginClient {
         let came = |stored, detail| Provenance {
             fwd: caller.forward.as_str(),
             stored,
-            collapsed: false,
             detail,
             fwd_status: None,
             outcome,

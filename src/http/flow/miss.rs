@@ -376,7 +376,6 @@ impl<S, Q, B> HttpWork<S, Q, B> {
         Provenance {
             fwd: self.caller.forward.as_str(),
             stored: false,
-            collapsed: false,
             detail: Some(detail),
             fwd_status: None,
             outcome: CacheOutcome::Alone,

@@ -36,6 +36,7 @@ use crate::http::rules::request::{
     BypassReason, Class, FieldScan, RequestFacts, RequestMethod, Wishes, classify,
     credential_field, is_unsafe,
 };
+use crate::http::rules::steering;
 use crate::http::stored::response::{HttpCache, StoredEntry, StoredResponse};
 use crate::key::KeyBuf;
 use crate::mode::Mode;
@@ -474,8 +475,12 @@ impl<S> HttpService<S> {
         HttpFuture::pending(async move {
             let ClientRequest { cache, rules, .. } = &*caller.request;
             let (cache, rules) = (Arc::clone(cache), Arc::clone(rules));
-            let result = serve(caller, look, service, request).await;
-            let result = answer::without_ours(&rules, result);
+            let mut result = serve(caller, look, service, request).await;
+            if let Ok(response) = &mut result {
+                // Fields that are addressed to this cache: also where a layer further in has
+                // made the response.
+                steering::remove_ours(response.headers_mut(), &rules.config);
+            }
             let outcome = result.as_ref().ok().and_then(|r| r.extensions().get().copied());
             cache.observer.answered(outcome.unwrap_or(CacheOutcome::Computed));
             result
