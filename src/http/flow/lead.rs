@@ -299,7 +299,7 @@ impl Head {
         headers: &HeaderMap,
         cache_for: Option<&CacheFor>,
     ) -> Result<Box<[Tag]>, DeclineReason> {
-        let said = cache_for.map(CacheFor::tags).unwrap_or_default();
+        let said = cache_for.map_or(&[][..], |said| &said.tags);
         let ClientRequest { rules, group_origin, .. } = &*self.caller.request;
         let own = steering::tags(headers, said, group_origin, &rules.config)?;
         Ok(self.caller.request.tags.iter().cloned().chain(own).collect())

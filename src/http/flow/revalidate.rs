@@ -112,7 +112,7 @@ impl HttpCaller {
         fill::keep_beside_coded(self, &mut plan);
         // The body came in answer to another request.
         plan.selected_as = coding_of(entry);
-        let said = cache_for.map(CacheFor::tags).unwrap_or_default();
+        let said = cache_for.map_or(&[][..], |said| &said.tags);
         let own = steering::tags(&head.headers, said, &self.request.group_origin, config)?;
         Ok((plan, self.tags_of(entry, &own)?))
     }

@@ -257,7 +257,7 @@ impl Sent {
         headers: &HeaderMap,
         cache_for: Option<&CacheFor>,
     ) -> Result<Vec<Tag>, DeclineReason> {
-        let said = cache_for.map(CacheFor::tags).unwrap_or_default();
+        let said = cache_for.map_or(&[][..], |said| &said.tags);
         steering::tags(headers, said, &self.group_origin, &rules.config)
     }
 

@@ -95,7 +95,7 @@ pub(crate) fn terms(
 /// The lifetime that handler or origin chose.
 fn chosen(directives: &Directives, cache_for: Option<&CacheFor>) -> Option<(Source, Duration)> {
     if let Some(cache_for) = cache_for {
-        return Some((Source::CacheFor, cache_for.ttl()));
+        return Some((Source::CacheFor, cache_for.ttl));
     }
     match directives.lifetime {
         Lifetime::Seconds(n) => Some((Source::Origin, Duration::from_secs(n.into()))),
@@ -170,7 +170,7 @@ fn windows(
         // It sets lifetimes, and so windows; `s-maxage` is still obeyed.
         Some(cache_for) => {
             let allowed = directives.allows_our_window();
-            (cache_for.stale_window(), cache_for.error_window(), allowed)
+            (cache_for.stale_for, cache_for.stale_if_error, allowed)
         }
         None => (
             whole(directives.stale_while_revalidate),

@@ -287,7 +287,7 @@ impl ResponseFacts<'_> {
     /// frameworks write into every personal page.
     /// A lifetime of zero beside one of the handler's is no permission.
     fn permits(&self, said: &Directives, by_origin: bool) -> Credentials {
-        let by_handler = self.config.public || self.cache_for.is_some_and(CacheFor::is_public);
+        let by_handler = self.config.public || self.cache_for.is_some_and(|said| said.public);
         let has_lifetime = by_origin || matches!(said.lifetime, Lifetime::Seconds(1..));
         if by_handler || has_lifetime && (said.public || said.has_s_maxage) {
             Credentials::ALL
