@@ -5,7 +5,6 @@
 //! reader. Once it is known that nothing will be stored, it **passes**: bytes that all
 //! readers have read are freed, and the source waits for the slowest reader.
 
-use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -74,12 +73,6 @@ impl SharedBody {
         let is_gone = state.buffer.start() > 0;
         let id = if is_gone { u64::MAX } else { state.enter(takes_trailers) };
         Reader { body: Arc::clone(self), id, over: false }
-    }
-}
-
-impl fmt::Debug for SharedBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedBody").field("declared", &self.declared).finish_non_exhaustive()
     }
 }
 
@@ -233,12 +226,6 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.body.change(|state, loose| state.leave(self.id, loose));
-    }
-}
-
-impl fmt::Debug for Reader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").finish_non_exhaustive()
     }
 }
 

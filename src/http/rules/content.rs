@@ -60,12 +60,6 @@ impl RequestContent {
     }
 }
 
-impl std::fmt::Debug for RequestContent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RequestContent").field("bytes", &self.bytes.len()).finish_non_exhaustive()
-    }
-}
-
 /// Returns whether a method is QUERY: safe, with a body that is a part of what is asked.
 pub(crate) fn is_query(method: &Method) -> bool {
     method.as_str() == "QUERY"

@@ -240,12 +240,6 @@ impl HitStatus {
     }
 }
 
-impl std::fmt::Debug for HitStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("HitStatus").field(&self.name).finish()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
