@@ -14,7 +14,7 @@ use crate::clock::Tick;
 use crate::error::BoxError;
 use crate::http::body::{ResponseBody, read_request};
 use crate::http::flow::answer::{self, Provenance, shape_of};
-use crate::http::flow::content::{self, Safety};
+use crate::http::flow::content;
 use crate::http::flow::forward::Forward;
 use crate::http::flow::forwarded;
 use crate::http::flow::future::HttpFuture;
@@ -215,13 +215,13 @@ impl<S> HttpService<S> {
         let (most, time) = (rules.config.max_request_body, rules.config.request_body_timeout);
         HttpFuture::pending(async move {
             let read = read_request(body, most, time);
-            let (body, safety) = content::judge(&parts, &rules, read.await);
-            let answer = match safety {
-                Ok(Safety::Safe(content)) => {
+            let (body, content) = content::judge(&parts, &rules, read.await);
+            let answer = match content {
+                Ok(Some(content)) => {
                     parts.extensions.insert(content);
                     own.answer(parts, body, &rules)
                 }
-                Ok(Safety::Unsafe) => own.pass_unsafe(parts, body, &rules),
+                Ok(None) => own.pass_unsafe(parts, body, &rules),
                 Err(reason) => own.forward_unread(parts, body, &rules, reason),
             };
             answer.await
