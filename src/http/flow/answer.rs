@@ -242,8 +242,7 @@ pub(super) fn from_service<B: Body>(
     if let Some(name) = &rules.config.cache_status {
         let asked = response.extensions_mut().remove::<ForwardStatus>().map(|status| status.0);
         let status = asked.or(came.fwd_status).or(Some(response.status()));
-        let member =
-            cache_status_forward(name, came.fwd, status, came.stored, false, came.detail);
+        let member = cache_status_forward(name, came.fwd, status, came.stored, false, came.detail);
         append_cache_status(response.headers_mut(), member);
     }
     response

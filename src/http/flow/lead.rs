@@ -24,9 +24,7 @@ use crate::http::rules::decline_reason::{ends_refreshed, is_failure, is_gone, is
 use crate::http::rules::lifetime::{Source, Times};
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::steering;
-use crate::http::rules::storable::{
-    Decision, DeclineReason, Plan, ResponseFacts, UnstoredReason,
-};
+use crate::http::rules::storable::{Decision, DeclineReason, Plan, ResponseFacts, UnstoredReason};
 use crate::http::stored::response::{HttpCache, StoredEntry, StoredResponse};
 use crate::key::{Key, Tag};
 use crate::observe::{Observe, Occurrence};
@@ -146,9 +144,7 @@ impl Head {
         let shareable = (is_error(status) || is_gone(status)).then(shareable).flatten();
         let response = Response::from_parts(head, body);
         let why = match decision {
-            Ok(plan)
-                if !is_failure(status) && fill::is_refused(&self.caller, &plan) =>
-            {
+            Ok(plan) if !is_failure(status) && fill::is_refused(&self.caller, &plan) => {
                 DeclineReason::Coding
             }
             // A failure that may be stored is stored, unless it would replace a usable

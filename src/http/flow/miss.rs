@@ -160,9 +160,7 @@ where
         };
         match (outcome, client) {
             // The part that it asks for has not arrived yet.
-            (RunOutcome::Answer(entry, outcome, work), _)
-                if work.caller.has_to_wait(&entry) =>
-            {
+            (RunOutcome::Answer(entry, outcome, work), _) if work.caller.has_to_wait(&entry) => {
                 work.answer_later(&entry, outcome).await
             }
             (RunOutcome::Answer(entry, outcome, work), _) => {

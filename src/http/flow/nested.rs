@@ -24,7 +24,7 @@ use crate::http::layer::rules::Rules;
 use crate::http::rules::key::received_uri;
 use crate::http::rules::request::is_unsafe;
 use crate::http::rules::storable::ForOneClient;
-use crate::http::rules::vary::{self, Vary};
+use crate::http::rules::vary::{self, VaryList};
 use crate::http::stored::response::HttpCache;
 use crate::tower::oneshot::Oneshot;
 
@@ -169,12 +169,9 @@ impl Passage {
     /// Judges the response: where its `Vary` names a field that the outer layer has not received
     /// so, it is not the one that the outer layer would take it for.
     pub(super) fn end<B>(self, response: &Response<B>) {
-        let is_other = match vary::parse(response.headers(), &[]) {
-            Vary::None => false,
-            Vary::Any => true,
-            Vary::Fields(list) => self.changed.iter().any(|name| list.selects(name)),
-        };
-        if is_other {
+        let selects = |list: VaryList| self.changed.iter().any(|name| list.selects(name));
+        let list = vary::parse(response.headers(), &[]);
+        if list.map_or(true, |list| list.is_some_and(selects)) {
             self.keep_for_one();
         }
     }

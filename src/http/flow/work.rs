@@ -109,8 +109,7 @@ impl Search<StoredResponse> for HttpCaller {
     }
 
     fn copy_here(&mut self) -> Option<StoredEntry> {
-        let ClientRequest { cache, rules, primary, asked, headers, wishes, .. } =
-            &*self.request;
+        let ClientRequest { cache, rules, primary, asked, headers, wishes, .. } = &*self.request;
         let now = cache.now();
         let found = look_held(cache, rules, primary.as_bytes(), asked, headers, now);
         match wishes.judge(found, now).0 {
@@ -136,8 +135,7 @@ impl Search<StoredResponse> for HttpCaller {
             Slot::Index(_) => self.follow(found),
             Slot::Response(_) if self.is_at_anchor() => Judgement::Useless,
             Slot::Response(stored) => {
-                let is_good =
-                    !is_failure(stored.status) && self.request.cache.may_stand_in(found);
+                let is_good = !is_failure(stored.status) && self.request.cache.may_stand_in(found);
                 let is_selected = selects(stored, asked, headers, &rules.config);
                 self.is_occupied = is_good;
                 if is_selected { self.judge_response(found) } else { Judgement::Useless }
@@ -149,7 +147,8 @@ impl Search<StoredResponse> for HttpCaller {
 impl Question<StoredResponse> for HttpCaller {
     fn patience(&mut self) -> Patience {
         let leads_only = |caller: &mut Self| caller.flight_request().role == Role::LeadOnly;
-        match self.request.asked.method {
+        let method = self.request.asked.method;
+        match method {
             _ if self.refreshed.is_some() => Patience::GiveUp,
             // The response to a HEAD is stored nowhere: the lease is for a process that may
             // store one.

@@ -15,7 +15,7 @@ use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
 use crate::http::rules::steering;
 use crate::http::rules::target::same_origin_target;
 use crate::http::rules::targeted;
-use crate::http::rules::vary::{self, Vary, VaryList};
+use crate::http::rules::vary::{self, VaryList};
 use crate::settings::layer::SetCookie;
 
 /// Different fields that a stored response may have, whatever their size. A
@@ -234,10 +234,7 @@ impl ResponseFacts<'_> {
         )?;
         let length = content_length(headers)?;
         let contradicts = |(a, b): (u64, u64)| a != b;
-        refuse_if(
-            length.zip(self.length).is_some_and(contradicts),
-            DeclineReason::Framing,
-        )?;
+        refuse_if(length.zip(self.length).is_some_and(contradicts), DeclineReason::Framing)?;
         let length = length.or(self.length);
         refuse_if(
             length.is_some_and(|n| n > self.config.max_body as u64),
@@ -251,11 +248,7 @@ impl ResponseFacts<'_> {
 
     /// A coded body is for clients that accept its coding, whatever `Vary` says.
     fn vary(&self, coding: Coding) -> Result<Option<VaryList>, DeclineReason> {
-        let list = match vary::parse(&self.parts.headers, &self.config.vary) {
-            Vary::None => None,
-            Vary::Any => return Err(DeclineReason::VaryAny),
-            Vary::Fields(list) => Some(list),
-        };
+        let list = vary::parse(&self.parts.headers, &self.config.vary)?;
         Ok(if coding.is_coded() { Some(VaryList::with_codings(list.as_ref())) } else { list })
     }
 

@@ -178,8 +178,14 @@ fn what_is_never_fresh_is_shared_only_in_a_stale_window_and_stored_only_to_be_va
 fn a_body_must_be_as_long_as_the_fields_say() {
     let parts = response(200, &[("content-length", "5")]);
     let (asked, config) = (&anonymous(), &layer());
-    let facts =
-        ResponseFacts { asked, parts: &parts, length: None, cache_for: None, config, times: times(0) };
+    let facts = ResponseFacts {
+        asked,
+        parts: &parts,
+        length: None,
+        cache_for: None,
+        config,
+        times: times(0),
+    };
     let judge = |length| ResponseFacts { length, ..facts }.judge();
     assert_eq!(refusal(&judge(Some(4))), Some(DeclineReason::Framing));
     assert!(matches!(judge(Some(5)), Ok(Plan { length: Some(5), .. })));

@@ -95,8 +95,7 @@ fn only_a_stored_200_is_validated() {
     for status in [200, 203, 204, 301, 404, 410] {
         let fields = [("cache-control", "max-age=1"), ("etag", "\"a\"")];
         let head = response(status, &fields);
-        let Ok(plan) = decide(&anonymous(), &head, None, &HttpConfig::default())
-        else {
+        let Ok(plan) = decide(&anonymous(), &head, None, &HttpConfig::default()) else {
             panic!("{status} is stored")
         };
         let asked = anonymous();
