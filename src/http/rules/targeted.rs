@@ -13,7 +13,7 @@ use sfv::{BareItemFromInput, KeyRef, Parser};
 use crate::http::config::HttpConfig;
 use crate::http::rules::conditions::only;
 use crate::http::rules::directives::{
-    self, DirectiveSet, Directives, FlagRule, Lifetime, NAMES, Numbers, bounded,
+    self, DirectiveReader, DirectiveSet, Directives, FlagRule, Lifetime, NAMES, bounded,
 };
 use crate::http::rules::lifetime;
 use crate::http::rules::members::{Argument, number};
@@ -95,9 +95,7 @@ pub(super) fn combined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<
 /// The members of a targeted field. Of several of one name the last counts
 /// (RFC 9651, 4.2.2), but what forbids storing counts wherever it stands.
 struct Dictionary<'a> {
-    headers: &'a HeaderMap,
-    parsed: DirectiveSet,
-    numbers: Numbers,
+    members: DirectiveReader<'a>,
     /// One bit for each of [`NAMES`].
     of_wrong_type: u32,
     has_members: bool,
@@ -105,15 +103,14 @@ struct Dictionary<'a> {
 
 impl<'a> Dictionary<'a> {
     fn of(headers: &'a HeaderMap) -> Self {
-        let (parsed, numbers) = (DirectiveSet::default(), Numbers::default());
-        Self { headers, parsed, numbers, of_wrong_type: 0, has_members: false }
+        Self { members: DirectiveReader::of(headers), of_wrong_type: 0, has_members: false }
     }
 
     fn take(&mut self, name: &str, value: &BareItemFromInput<'_>) {
         self.has_members = true;
-        let (DirectiveSet { directives: said, withheld }, headers) =
-            (&mut self.parsed, self.headers);
-        let number = self.numbers.named(name.as_bytes());
+        let DirectiveReader { headers, parsed, numbers } = &mut self.members;
+        let DirectiveSet { directives: said, withheld } = parsed;
+        let number = numbers.named(name.as_bytes());
         let fits = match (number, said.flag_named(name.as_bytes()), value) {
             (Some(number), _, BareItemFromInput::Integer(n)) => {
                 *number = lifetime(i64::from(*n));
@@ -140,10 +137,8 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    fn finish(mut self) -> Option<DirectiveSet> {
-        self.numbers.weigh(&mut self.parsed.directives);
-        directives::tidy(&mut self.parsed.withheld);
-        (self.has_members && self.of_wrong_type == 0).then_some(self.parsed)
+    fn finish(self) -> Option<DirectiveSet> {
+        (self.has_members && self.of_wrong_type == 0).then(|| self.members.finish())
     }
 }
 
