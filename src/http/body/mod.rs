@@ -14,9 +14,9 @@
 //!
 //! ```text
 //! collect ─┬─ Complete ── all is there at once: stored; no task
-//!          ├─ Arriving ── a shared body: keeps ─┬─ complete: stored
+//!          ├─ Waits ───── a shared body: keeps ─┬─ complete: stored
 //!          │                                    └─ too large, too slow, trailers: passes
-//!          ├─ Streams ─── not to be stored: straight to the one client
+//!          ├─ Refused ─── not to be stored: straight to the one client
 //!          └─ Broken ──── what came, then the error
 //! ```
 //!
@@ -62,7 +62,7 @@ mod readers;
 mod request;
 mod shared;
 
-pub(super) use collect::{Collection, Limits, collect};
+pub(super) use collect::{CollectEnd, Collection, Limits, collect};
 pub(crate) use content::Content;
 pub use error::{BodyError, BodyErrorKind};
 use part::PartReader;
