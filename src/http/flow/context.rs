@@ -3,13 +3,14 @@
 use std::future::Future;
 
 use futures_util::future::Either;
-use http::{Request, Response};
+use http::Request;
 use http_body::Body;
 use tokio::sync::oneshot;
-use tower_service::Service;
 
-use crate::error::{BoxError, Error, ErrorKind};
+use crate::error::{Error, ErrorKind};
 use crate::flight::door::{self, Lead, LeadOutcome};
+use crate::http::body::SourceBody;
+use crate::http::flow::OriginService;
 use crate::http::flow::work::HttpWork;
 use crate::http::layer::rules::ContextWrap;
 use crate::http::stored::response::StoredResponse;
@@ -61,12 +62,9 @@ impl<S, Q, B> HttpWork<S, Q, B> {
 
 impl<S, Q, B> HttpWork<S, Q, B>
 where
-    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
+    S: OriginService<Q, B>,
     Q: Body + Send + 'static,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: SourceBody,
 {
     /// The way of a leader on a task of its own, in the context of its caller.
     pub(super) fn lead_in(

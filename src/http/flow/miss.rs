@@ -5,13 +5,13 @@ use std::sync::Arc;
 use http::{Request, Response};
 use http_body::Body;
 use tokio::time::{Instant, timeout_at};
-use tower_service::Service;
 
 use crate::cache::state::Lookup;
 use crate::entry::ComputationStart;
-use crate::error::{BoxError, Error};
+use crate::error::Error;
 use crate::flight::door::{self, AloneReason, Caller, ForwardPlace, Lead, PlaceForOne, RunOutcome};
-use crate::http::body::ResponseBody;
+use crate::http::body::{ResponseBody, SourceBody};
+use crate::http::flow::OriginService;
 use crate::http::flow::answer::{self, Provenance, answered};
 use crate::http::flow::error_response::OriginFailure;
 use crate::http::flow::fill::ArrivalTime;
@@ -37,12 +37,9 @@ pub(super) async fn serve<S, Q, B>(
     request: Request<Q>,
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
-    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
+    S: OriginService<Q, B>,
     Q: Body + Send + 'static,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: SourceBody,
 {
     let look = match look {
         Lookup::Unvouched(_) => Box::pin(caller.look_vouched()).await,
@@ -79,12 +76,9 @@ async fn answer_in_time<S, Q, B>(
     soft: Option<Instant>,
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
-    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
+    S: OriginService<Q, B>,
     Q: Body + Send + 'static,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: SourceBody,
 {
     let late = soft.map(|limit| {
         let late = HttpCaller::new(Arc::clone(&caller.request), caller.forward);
@@ -115,12 +109,9 @@ pub(crate) fn alone_detail(reason: AloneReason) -> String {
 
 impl<S, Q, B> HttpWork<S, Q, B>
 where
-    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
+    S: OriginService<Q, B>,
     Q: Body + Send + 'static,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: SourceBody,
 {
     async fn resolve(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
         let engine = Arc::clone(&self.caller.request.cache.engine);

@@ -14,10 +14,9 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
-use tower_service::Service;
 
-use crate::error::BoxError;
-use crate::http::body::{Content, Gathered, Reader, ResponseBody};
+use crate::http::body::{Content, Gathered, Reader, ResponseBody, SourceBody};
+use crate::http::flow::OriginService;
 use crate::http::flow::answer::answered;
 use crate::http::flow::client::OriginClient;
 use crate::http::flow::content;
@@ -86,12 +85,9 @@ impl HttpCaller {
 
 impl<S, Q, B> HttpWork<S, Q, B>
 where
-    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
+    S: OriginService<Q, B>,
     Q: Body + Send + 'static,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: SourceBody,
 {
     /// Returns the request of a client that asks for a part, before it is made a request for
     /// the whole.

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use http::header::{self, HeaderMap, HeaderName};
-use http::{Method, Request, Response};
+use http::{Method, Request};
 use http_body::Body;
-use tower_service::Service;
 
-use crate::error::BoxError;
 use crate::flight::door::{self, Caller};
 use crate::flight::request::LedFor;
+use crate::http::body::SourceBody;
+use crate::http::flow::OriginService;
 use crate::http::flow::fill::key_of;
 use crate::http::flow::lookup::{self, ClientRequest, FlightKind, HttpCaller, RefreshedEntry};
 use crate::http::flow::work::HttpWork;
@@ -27,12 +27,9 @@ pub(super) fn refresh<S, Q, B>(
     service: S,
     mut request: Request<Q>,
 ) where
-    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
+    S: OriginService<Q, B>,
     Q: Body + Send + 'static,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: SourceBody,
 {
     // A rule of the application may key any field: then the refresh must carry all of them.
     let keeps_all =

@@ -12,7 +12,8 @@ use tower_service::Service;
 use crate::cache::state::Lookup;
 use crate::clock::Tick;
 use crate::error::BoxError;
-use crate::http::body::{ResponseBody, read_request};
+use crate::http::body::{ResponseBody, SourceBody, read_request};
+use crate::http::flow::OriginService;
 use crate::http::flow::answer::{self, Provenance, shape_of};
 use crate::http::flow::content;
 use crate::http::flow::forward::Forward;
@@ -119,12 +120,9 @@ impl<S> HttpService<S> {
     #[cold]
     fn pass_on<Q, B>(&self, parts: Parts, body: Q) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         let observer = &self.cache.observer;
         observer.bypass_reason(BypassReason::Nested.as_str());
@@ -158,12 +156,9 @@ impl<S> HttpService<S> {
         table: &RouteTable<Rules>,
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         match table.find(&parts) {
             Ok(rules) => self.take(parts, body, rules.unwrap_or(&self.rules)),
@@ -180,12 +175,9 @@ impl<S> HttpService<S> {
     #[inline]
     fn take<Q, B>(&self, mut parts: Parts, body: Q, rules: &Arc<Rules>) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         if content::is_to_be_read(&mut parts, rules) && self.mode() != Mode::Off {
             return self.read(parts, body, rules);
@@ -197,12 +189,9 @@ impl<S> HttpService<S> {
     #[cold]
     fn read<Q, B>(&self, mut parts: Parts, body: Q, rules: &Arc<Rules>) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         if let Some(reason) = content::refuse(&body, rules) {
             if reason == BypassReason::BodyType {
@@ -237,12 +226,9 @@ impl<S> HttpService<S> {
         reason: BypassReason,
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         if content::is_unsafe_unread(&parts, rules) {
             return self.pass_unsafe(parts, body, rules);
@@ -255,12 +241,9 @@ impl<S> HttpService<S> {
     #[inline(never)]
     fn answer<Q, B>(&self, mut parts: Parts, body: Q, rules: &Arc<Rules>) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         if !rules.config.ignored_cookies.is_empty() {
             normal_form::remove_ignored_cookies(&mut parts, &rules.config);
@@ -360,10 +343,9 @@ impl<S> HttpService<S> {
         reason: BypassReason,
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        Q: Send + 'static,
-        B: Body + Send + 'static,
+        S: OriginService<Q, B>,
+        Q: Body + Send + 'static,
+        B: SourceBody,
     {
         self.cache.observer.bypassed(reason.as_str());
         if reason != BypassReason::AmbiguousPath {
@@ -390,12 +372,9 @@ impl<S> HttpService<S> {
         rules: &Arc<Rules>,
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         self.cache.observer.bypassed(BypassReason::Method.as_str());
         Self::normalise(&mut parts, rules);
@@ -411,12 +390,9 @@ impl<S> HttpService<S> {
         position: Position,
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
         cache.writes.end();
@@ -435,12 +411,9 @@ impl<S> HttpService<S> {
         (look, forward): (Lookup<StoredResponse>, Forward),
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         // All that the caller needs is taken from the request as it came: what follows changes it.
         let carries_some = !asked.credentials.is_anonymous();
