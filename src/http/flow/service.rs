@@ -28,7 +28,7 @@ use crate::http::flow::normal_form;
 use crate::http::flow::part::may_fill_from_range;
 use crate::http::flow::refresh::is_being_refreshed;
 use crate::http::flow::trail;
-use crate::http::flow::unsafe_method::{self, Position};
+use crate::http::flow::unsafe_method;
 use crate::http::layer::route_table::{AmbiguousPath, RouteTable};
 use crate::http::layer::rules::Rules;
 use crate::http::rules::codings;
@@ -136,7 +136,7 @@ impl<S> HttpService<S> {
         let passage = Passage::of(&parts, &self.cache, rules.map(|rules| &**rules));
         let rules = rules.unwrap_or(&self.rules);
         if passage.is_write(&parts, rules) {
-            return self.forward_write(parts, body, rules, Position::Inside);
+            return self.forward_write(parts, body, rules, false);
         }
         let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
         HttpFuture::pending(async move {
@@ -379,7 +379,7 @@ impl<S> HttpService<S> {
         self.cache.observer.bypassed(BypassReason::Method.as_str());
         Self::normalise(&mut parts, rules);
         nested::mark(&mut parts, &self.cache, rules, RequestPurpose::Write);
-        self.forward_write(parts, body, rules, Position::Outermost)
+        self.forward_write(parts, body, rules, true)
     }
 
     fn forward_write<Q, B>(
@@ -387,7 +387,7 @@ impl<S> HttpService<S> {
         parts: Parts,
         body: Q,
         rules: &Arc<Rules>,
-        position: Position,
+        is_outermost: bool,
     ) -> HttpFuture<B, S::Error>
     where
         S: OriginService<Q, B>,
@@ -397,7 +397,7 @@ impl<S> HttpService<S> {
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
         cache.writes.end();
         let service = self.inner.clone();
-        HttpFuture::pending(unsafe_method::pass(cache, rules, service, parts, body, position))
+        HttpFuture::pending(unsafe_method::pass(cache, rules, service, parts, body, is_outermost))
     }
 
     /// Answers a request that found nothing fresh.

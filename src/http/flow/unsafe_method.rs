@@ -54,21 +54,14 @@ struct Sent {
     started: ComputationStart,
 }
 
-/// Where the layer stands that forwards a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Position {
-    Outermost,
-    /// Inside of a layer of the same handle, which gets the response as it is.
-    Inside,
-}
-
+/// Forwards a write. A layer that is not the outermost one of its handle gets the response as it is.
 pub(super) async fn pass<S, Q, B>(
     cache: Arc<HttpCache>,
     rules: Arc<Rules>,
     service: S,
     parts: Parts,
     body: Q,
-    position: Position,
+    is_outermost: bool,
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
@@ -76,11 +69,10 @@ where
     Q: Body + 'static,
     B: SourceBody,
 {
-    let is_outermost = position == Position::Outermost;
-    let place = match position {
-        Position::Outermost => forwarded::take_place(&cache, &rules, &parts).await,
+    let place = match is_outermost {
+        true => forwarded::take_place(&cache, &rules, &parts).await,
         // It counts in the outer layer.
-        Position::Inside => Ok(ForwardPlace::NOT_NEEDED),
+        false => Ok(ForwardPlace::NOT_NEEDED),
     };
     let place = match place {
         Ok(place) => place,
@@ -91,8 +83,10 @@ where
     let (body, end) = RequestEnd::watch(&parts, body);
     let sent = Sent::of(&cache, &rules, &parts);
     let mut unknown = Unknown { cache: &cache, rules: &rules, sent: &sent, end };
+    // The service has received nothing of a request that failed so.
+    let is_unsent = |error: &S::Error| rules.unsent.as_ref().is_some_and(|is| is(error));
     let response = place.drive(nested::call(service, Request::from_parts(parts, body))).await;
-    if response.as_ref().map_or_else(|error| rules.is_unsent(error), |_| true) {
+    if response.as_ref().map_or_else(is_unsent, |_| true) {
         // The response says what was touched, or nothing was.
         unknown.end = None;
     }
@@ -181,7 +175,7 @@ impl Sent {
             target,
             ambiguous,
             scheme: scheme(uri, rules).into(),
-            parts: rules.chooses_writes().then(|| parts.clone()),
+            parts: rules.invalidates.is_some().then(|| parts.clone()),
             credentials: credentials(&parts.headers, &rules.config),
             headers: if may_store { parts.headers.clone() } else { HeaderMap::new() },
             primary: owned_primary_key(parts, rules).filter(|_| may_store),
