@@ -314,7 +314,7 @@ pub(super) fn shape_of(
     }
     let Some(stored) = entry.value.response() else { return Shape::Whole };
     let now = cache.engine.clock.wall();
-    Shape::of(wishes, headers, stored.status, &stored.headers, Some(&stored.body), now)
+    Shape::of(wishes, headers, stored.status, &stored.headers, Some(&stored.body), now).0
 }
 
 pub(super) fn answered<B: Body>(

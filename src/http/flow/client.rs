@@ -37,19 +37,8 @@ impl HttpCaller {
     /// Returns how much this client gets of the response that it led to, which
     /// is for others too.
     pub(super) fn shape_of_own<B: Body>(&self, response: &Response<ResponseBody<B>>) -> Shape {
-        if !self.request.wishes.is_shaped() {
-            return Shape::Whole;
-        }
         let content = response.body().content();
-        let (status, now) = (response.status(), self.request.cache.engine.clock.wall());
-        Shape::of(
-            self.request.wishes,
-            &self.request.headers,
-            status,
-            response.headers(),
-            content.as_ref(),
-            now,
-        )
+        self.shape_of(response.status(), response.headers(), content.as_ref()).0
     }
 
     /// Returns what `Cache-Status` says of a response that is not stored.

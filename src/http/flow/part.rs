@@ -46,17 +46,21 @@ impl HttpCaller {
     /// Returns whether more of a body has to come before this client's part is cut out of it.
     pub(super) fn has_to_wait(&self, entry: &StoredEntry) -> bool {
         let stored = entry.value.response().filter(|_| self.request.wishes.range);
-        stored.is_some_and(|it| self.has_to_wait_for(it.status, &it.headers, Some(&it.body)))
+        stored.is_some_and(|it| self.shape_of(it.status, &it.headers, Some(&it.body)).1)
     }
 
-    fn has_to_wait_for(
+    /// Returns what this client gets of a response, and whether it has to wait for that.
+    pub(super) fn shape_of(
         &self,
         status: StatusCode,
         response: &HeaderMap,
         body: Option<&Content>,
-    ) -> bool {
+    ) -> (Shape, bool) {
+        if !self.request.wishes.is_shaped() {
+            return (Shape::Whole, false);
+        }
         let now = self.request.cache.engine.clock.wall();
-        Shape::comes_later(self.request.wishes, &self.request.headers, status, response, body, now)
+        Shape::of(self.request.wishes, &self.request.headers, status, response, body, now)
     }
 
     /// Waits for as much of a body as this client's part is cut out of. Lost is also what comes
@@ -74,7 +78,7 @@ impl HttpCaller {
         response: Response<ResponseBody<B>>,
     ) -> Option<Response<ResponseBody<B>>> {
         let (head, body) = response.into_parts();
-        let is_there = !self.has_to_wait_for(head.status, &head.headers, body.content().as_ref());
+        let is_there = !self.shape_of(head.status, &head.headers, body.content().as_ref()).1;
         match if is_there { Gathered::Enough } else { self.gather(body.reader()).await } {
             Gathered::Enough => Some(Response::from_parts(head, body)),
             Gathered::Whole(whole) => Some(Response::from_parts(head, ResponseBody::full(whole))),
@@ -116,7 +120,7 @@ where
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         let whole = match self.caller.gather(self.caller.claim.as_ref()).await {
             Gathered::Enough => Some(Arc::clone(entry)),
-            Gathered::Whole(whole) => fill::with_body(entry, whole),
+            Gathered::Whole(whole) => fill::completed(&self.caller, entry, whole),
             Gathered::Lost => None,
         };
         match whole {
