@@ -11,16 +11,16 @@ use crate::http::rules::conditions::only_date;
 use crate::http::rules::date;
 use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS, bounded, seconds};
 
-/// The source of a response's lifetime.
+/// The source of a response's lifetime. Stored responses have its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    CacheFor,
+    CacheFor = 0,
     /// A directive, in whichever field, or `Expires`.
-    Origin,
+    Origin = 1,
     /// The layer's ttl.
-    Layer,
+    Layer = 2,
     /// `Last-Modified`, by a rule of thumb (RFC 9111, 4.2.2).
-    Heuristic,
+    Heuristic = 3,
 }
 
 /// How long a response may be used.

@@ -99,7 +99,7 @@ fn fields() -> impl Strategy<Value = HeaderMap> {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             let mut value = HeaderValue::from_bytes(&value).ok()?;
             value.set_sensitive(is_sensitive);
-            (!concerns_one_connection(&name) && name != header::CONTENT_LENGTH)
+            (!HOP_BY_HOP.contains(&name) && name != header::CONTENT_LENGTH)
                 .then_some((name, value))
         });
         let mut headers = HeaderMap::new();
