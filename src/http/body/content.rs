@@ -11,7 +11,7 @@ use crate::http::rules::range::Length;
 
 /// The body of a response. Only whole ones are stored, in this process or the remote; a
 /// caller that joins a flight may get one that arrives.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(crate) enum Content {
     Whole(Bytes),
     Arriving(Arc<SharedBody>),

@@ -5,6 +5,7 @@
 //! reader. Once it is known that nothing will be stored, it **passes**: bytes that all
 //! readers have read are freed, and the source waits for the slowest reader.
 
+use std::fmt;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -145,6 +146,12 @@ impl SharedBody {
         let result = change(&mut state, &mut loose);
         loose.after(state);
         result
+    }
+}
+
+impl fmt::Debug for SharedBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedBody").field("declared", &self.declared).finish_non_exhaustive()
     }
 }
 

@@ -6,7 +6,6 @@ use http::{Response, StatusCode, header, response::Parts};
 use http_body::Body;
 
 use crate::http::body::{Content, ResponseBody};
-use crate::http::cache_for::CacheFor;
 use crate::http::flow::fill::{self, ArrivalTime};
 use crate::http::flow::lead::{Head, OriginOutcome};
 use crate::http::flow::lookup::HttpCaller;

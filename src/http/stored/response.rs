@@ -54,6 +54,7 @@ pub(crate) type StoredEntry = Arc<Entry<StoredResponse>>;
 pub struct StoredResponse(Arc<Slot>);
 
 /// What stands under a key.
+#[derive(Debug)]
 pub(crate) enum Slot {
     Response(CachedResponse),
     /// The responses of this URI vary; they stand under keys of their own.
@@ -118,6 +119,7 @@ impl fmt::Debug for StoredResponse {
 }
 
 /// A response without what belongs to one exchange.
+#[derive(Debug)]
 pub(crate) struct CachedResponse {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
