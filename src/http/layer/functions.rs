@@ -410,7 +410,8 @@ impl HttpLayer {
         key: impl Fn(&Parts, &Bytes) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
         self.change(|rules| {
-            let key = move |parts: &Parts, body: &Bytes| key(parts, body).map(|key| KeyBuf::of(&key));
+            let key =
+                move |parts: &Parts, body: &Bytes| key(parts, body).map(|key| KeyBuf::of(&key));
             rules.post_key = Some(Arc::new(key));
         })
     }

@@ -99,8 +99,7 @@ fn fields() -> impl Strategy<Value = HeaderMap> {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             let mut value = HeaderValue::from_bytes(&value).ok()?;
             value.set_sensitive(is_sensitive);
-            (!HOP_BY_HOP.contains(&name) && name != header::CONTENT_LENGTH)
-                .then_some((name, value))
+            (!HOP_BY_HOP.contains(&name) && name != header::CONTENT_LENGTH).then_some((name, value))
         });
         let mut headers = HeaderMap::new();
         fields.for_each(|(name, value)| {

@@ -23,7 +23,6 @@ use crate::http::stored::response::{StoredEntry, StoredResponse};
 use crate::key::{Key, Tag};
 use crate::lease::hold::FillTarget;
 
-
 /// The recipients of a response, besides the client whose request was forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Recipients {
