@@ -217,7 +217,7 @@ where
             let caller = &self.caller;
             let detail = caller.refused_credential().map(|name| caller.credential_detail(name));
             let detail = detail.unwrap_or_else(|| alone_detail(reason));
-            let came = self.alone(&detail);
+            let came = Provenance::of(&self.caller, CacheOutcome::Alone, Some(&detail));
             return Box::pin(self.forward(came, reason, place)).await;
         }
         // A response may have come between the first look and the look into the table.
@@ -244,7 +244,7 @@ where
         reason: AloneReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         let detail = alone_detail(reason);
-        let came = self.alone(&detail);
+        let came = Provenance::of(&self.caller, CacheOutcome::Alone, Some(&detail));
         Box::pin(self.forward(came, reason, None)).await
     }
 
@@ -321,15 +321,9 @@ where
         match call {
             Ok(Ok(reply)) => {
                 let response = reply.for_one(&caller, received);
-                let fwd_status = Some(response.status());
                 // The condition that went out was ours: its own comes now.
                 let shape = if is_ours { caller.shape_of_own(&response) } else { Shape::Whole };
-                let came = Provenance { fwd_status, ..came };
-                Ok(answer::from_service(
-                    &caller.request.rules,
-                    answer::shaped(response, &shape),
-                    came,
-                ))
+                Ok(answer::from_service(&caller.request.rules, response, &shape, came))
             }
             Ok(Err(error)) => {
                 let failure = caller.request.rules.transport_failure(&error);
@@ -356,18 +350,6 @@ impl HttpCaller {
         match self.hides(&error) {
             Some(entry) => answered(self, &entry, CacheOutcome::StaleIfError),
             None => answer::refusal(&self.request.rules, error),
-        }
-    }
-}
-
-impl<S, Q, B> HttpWork<S, Q, B> {
-    fn alone<'a>(&self, detail: &'a str) -> Provenance<'a> {
-        Provenance {
-            fwd: self.caller.forward.as_str(),
-            stored: false,
-            detail: Some(detail),
-            fwd_status: None,
-            outcome: CacheOutcome::Alone,
         }
     }
 }

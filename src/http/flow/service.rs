@@ -14,7 +14,7 @@ use crate::clock::Tick;
 use crate::error::BoxError;
 use crate::http::body::{ResponseBody, SourceBody, read_request};
 use crate::http::flow::OriginService;
-use crate::http::flow::answer::{self, Provenance, shape_of};
+use crate::http::flow::answer::{self, Provenance, by_entry, shape_of};
 use crate::http::flow::content;
 use crate::http::flow::forward::Forward;
 use crate::http::flow::forwarded;
@@ -34,9 +34,10 @@ use crate::http::layer::rules::Rules;
 use crate::http::rules::codings;
 use crate::http::rules::content::{RequestContent, is_query};
 use crate::http::rules::request::{
-    BypassReason, Class, FieldScan, RequestFacts, RequestMethod, Wishes, classify,
+    BypassReason, Class, FieldScan, RequestFacts, Wishes, classify,
     credential_field, is_unsafe,
 };
+use crate::http::rules::shape::Shape;
 use crate::http::rules::steering;
 use crate::http::stored::response::{HttpCache, StoredEntry, StoredResponse};
 use crate::key::KeyBuf;
@@ -272,14 +273,16 @@ impl<S> HttpService<S> {
             return HttpFuture::ready(response);
         }
         match found {
-            (Lookup::Stale(entry), _)
+            (Lookup::Stale(entry), forward)
                 if !wishes.no_store
                     && self.cache.engine.settings.soft_timeout.is_none()
                     && is_being_refreshed(&self.cache, primary.as_bytes(), &entry) =>
             {
                 // What `miss` comes to for it, by a longer way.
-                let answered = (wishes, asked.method, now);
-                HttpFuture::ready(self.stale_hit(&parts, rules, answered, &entry))
+                self.cache.observer.answered(CacheOutcome::Stale);
+                let (layer, asked) = ((&*self.cache, &**rules), (asked.method, wishes, forward));
+                let outcome = CacheOutcome::Stale;
+                HttpFuture::ready(by_entry(layer, asked, &parts.headers, &entry, outcome, now))
             }
             found => self.miss(parts, body, rules, (asked, wishes), &primary, found),
         }
@@ -305,24 +308,6 @@ impl<S> HttpService<S> {
                 answer::mark_hit(response.extensions_mut(), std::mem::take(&mut parts.extensions));
             }
         }
-    }
-
-    /// Answers by an entry that is stale, and that another request has refreshed.
-    #[cold]
-    fn stale_hit<B: Body>(
-        &self,
-        parts: &Parts,
-        rules: &Rules,
-        (wishes, method, now): (Wishes, RequestMethod, Tick),
-        entry: &StoredEntry,
-    ) -> Response<ResponseBody<B>> {
-        self.cache.observer.served(entry, CacheOutcome::Stale, now);
-        self.cache.observer.answered(CacheOutcome::Stale);
-        let shape = shape_of(&self.cache, wishes, &parts.headers, entry);
-        let status = || answer::hit_status(rules, entry, now);
-        let mut response = answer::from_entry(rules, entry, method, shape, status, now);
-        answer::say(&mut response, rules, CacheOutcome::Stale);
-        response
     }
 
     /// Brings a request that is forwarded uncached into the form in which this layer sends its
@@ -361,7 +346,7 @@ impl<S> HttpService<S> {
             };
             let call = Oneshot::new(service, Request::from_parts(parts, body));
             let response = place.drive(call).await?.map(ResponseBody::inner);
-            Ok(answer::from_service(&rules, response, Provenance::bypass(reason)))
+            Ok(answer::from_service(&rules, response, &Shape::Whole, Provenance::bypass(reason)))
         })
     }
 

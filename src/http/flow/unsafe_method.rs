@@ -30,6 +30,7 @@ use crate::http::rules::request::{
     BypassReason, Credentials, RequestFacts, RequestMethod, Wishes, credentials,
 };
 use crate::http::rules::request_directives;
+use crate::http::rules::shape::Shape;
 use crate::http::rules::steering::{self, GroupOrigin};
 use crate::http::rules::storable::{DeclineReason, Plan, ResponseFacts};
 use crate::http::rules::target::{absolute_uri, every_absolute_uri, same_origin_target};
@@ -129,7 +130,7 @@ where
     if !is_outermost {
         return Ok(response);
     }
-    Ok(answer::from_service(&rules, response, came))
+    Ok(answer::from_service(&rules, response, &Shape::Whole, came))
 }
 
 /// A request without a known end: its client hung up, or the
