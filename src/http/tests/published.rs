@@ -8,7 +8,6 @@ use crate::http::rules::lifetime::tests::times;
 
 use crate::http::config::HttpConfig;
 use crate::http::rules::request::{Credentials, RequestFacts};
-use crate::http::rules::storable::*;
 use crate::http::tests::storable::{anonymous, decide, response, with};
 
 /// What the suite expects of a request a few seconds later.

@@ -5,6 +5,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use crate::http::config::HttpConfig;
 use crate::http::rules::codings::{Coding, Codings};
 use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS};
+use crate::http::rules::fields::HOP_BY_HOP;
 use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::Credentials;
 use crate::http::rules::request::{RequestFacts, RequestMethod};

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::Response;
 use http::response::Parts;
-use http_body::Frame;
 
 use crate::flight::door::{self, Conclusion, Destination, StoreChange};
 use crate::http::body::{CollectEnd, Collection, Limits, ResponseBody, SharedBody, SourceBody};
