@@ -291,9 +291,7 @@ async fn purge<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body
             state.invalidate_uris(state.queries.reach(&uri, (scheme, true), scope)).await.0
         }
         (_, true) => state.mark_tags_stale(&[tag_of(name, what, scope, origin)?]).await,
-        (_, false) => {
-            state.invalidate_tags(Box::new([tag_of(name, what, scope, origin)?])).await
-        }
+        (_, false) => state.invalidate_tags(Box::new([tag_of(name, what, scope, origin)?])).await,
     };
     let Invalidation { local, remote } = done;
     let remote = match remote {

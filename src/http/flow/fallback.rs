@@ -11,7 +11,7 @@ use crate::flight::door::Caller;
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer;
 use crate::http::flow::error_response::OriginFailure;
-use crate::http::flow::lookup::{ClientRequest, HttpCaller, find};
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::layer::rules::Rules;
 use crate::http::stored::response::StoredEntry;
 use crate::mode::Mode;
@@ -63,7 +63,8 @@ impl HttpCaller {
     pub(super) fn stands_in_for(&self, failure: &Error) -> Option<StoredEntry> {
         self.fallback().or_else(|| {
             let is_on = self.request.cache.engine.mode() == Mode::On;
-            let entry = self.selected().filter(|_| is_on && is_disconnected(failure))?;
+            let entry = self.stale.clone().or_else(|| self.found());
+            let entry = entry.filter(|_| is_on && is_disconnected(failure))?;
             self.serves_disconnected(&entry).then_some(entry)
         })
     }
@@ -77,14 +78,6 @@ impl HttpCaller {
                 end.max(entry.window().useful_until())
             }),
         )
-    }
-
-    /// Returns what this request selects, however old.
-    fn selected(&self) -> Option<StoredEntry> {
-        self.stale.clone().or_else(|| {
-            let ClientRequest { cache, rules, asked, headers, primary, .. } = &*self.request;
-            find(cache, rules, primary.as_bytes(), asked, headers).ok()
-        })
     }
 
     /// Returns the result for the client whose own request failed: the service's

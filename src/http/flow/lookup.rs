@@ -140,7 +140,7 @@ fn tags_of(parts: &Parts, rules: &Rules) -> Vec<Tag> {
 
 /// Returns the stored response that this request selects, however old it is.
 #[inline]
-pub(super) fn find(
+fn find(
     cache: &HttpCache,
     rules: &Rules,
     primary: &[u8],
@@ -523,8 +523,13 @@ impl HttpCaller {
     /// Looks again for the response to be validated: another caller may have stored or
     /// removed it since the first look.
     pub(super) fn look_again(&mut self) {
+        self.stale = self.found();
+    }
+
+    /// Returns what the store has for this request, however old.
+    pub(super) fn found(&self) -> Option<StoredEntry> {
         let ClientRequest { cache, rules, asked, headers, primary, .. } = &*self.request;
-        self.stale = find(cache, rules, primary.as_bytes(), asked, headers).ok();
+        find(cache, rules, primary.as_bytes(), asked, headers).ok()
     }
 }
 
@@ -616,11 +621,7 @@ impl Caller<StoredResponse> for HttpCaller {
     /// Returns what may be served in place of a failure.
     fn fallback(&self) -> Option<StoredEntry> {
         // The leader may have found one on its way.
-        self.in_hand().or_else(|| {
-            let ClientRequest { cache, rules, asked, headers, primary, .. } = &*self.request;
-            let found = find(cache, rules, primary.as_bytes(), asked, headers).ok();
-            found.filter(|entry| self.may_stand_in(entry))
-        })
+        self.in_hand().or_else(|| self.found().filter(|entry| self.may_stand_in(entry)))
     }
 
     fn fallback_for(&self, failure: &Error) -> Option<StoredEntry> {

@@ -113,9 +113,8 @@ impl Mark {
         if received_uri(parts) != uri {
             return None;
         }
-        let is_changed = |name: &&HeaderName| {
-            !parts.headers.get_all(*name).iter().eq(headers.get_all(*name))
-        };
+        let is_changed =
+            |name: &&HeaderName| !parts.headers.get_all(*name).iter().eq(headers.get_all(*name));
         let changed: Vec<_> = parts.headers.keys().filter(is_changed).cloned().collect();
         let config = &rules.config;
         let counts = |name: &HeaderName| {

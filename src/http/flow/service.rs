@@ -34,8 +34,7 @@ use crate::http::layer::rules::Rules;
 use crate::http::rules::codings;
 use crate::http::rules::content::{RequestContent, is_query};
 use crate::http::rules::request::{
-    BypassReason, Class, FieldScan, RequestFacts, Wishes, classify,
-    credential_field, is_unsafe,
+    BypassReason, Class, FieldScan, RequestFacts, Wishes, classify, credential_field, is_unsafe,
 };
 use crate::http::rules::shape::Shape;
 use crate::http::rules::steering;

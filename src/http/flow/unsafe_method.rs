@@ -25,7 +25,6 @@ use crate::http::flow::normal_form;
 use crate::http::flow::request_end::RequestEnd;
 use crate::http::layer::rules::Rules;
 use crate::http::rules::key::received_uri;
-use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{
     BypassReason, Credentials, RequestFacts, RequestMethod, Wishes, credentials,
 };
@@ -35,7 +34,7 @@ use crate::http::rules::steering::{self, GroupOrigin};
 use crate::http::rules::storable::{DeclineReason, Plan, ResponseFacts};
 use crate::http::rules::target::{absolute_uri, every_absolute_uri, same_origin_target};
 use crate::http::stored::response::HttpCache;
-use crate::invalidation;
+use crate::invalidation::ASKED_NOW;
 use crate::key::{Tag, UriReach};
 
 /// The facts of a request that are needed after the service has taken it.
@@ -230,15 +229,12 @@ impl Sent {
         }
         // Another request changed the resource meanwhile: this is not its
         // latest state.
-        let asked = invalidation::ASKED_NOW;
-        if cache.engine.log.is_dead(&self.tags, self.started.seq, asked) {
-            return None;
-        }
         let own_tags = self.own_tags(rules, &head.headers, cache_for).ok()?;
-        if cache.engine.log.is_dead(&own_tags, self.started.seq, asked) {
+        let is_dead = |tags: &[Tag]| cache.engine.log.is_dead(tags, self.started.seq, ASKED_NOW);
+        if is_dead(&self.tags) || is_dead(&own_tags) {
             return None;
         }
-        let (length, times) = (body.size_hint().exact(), self.times(cache));
+        let (length, times) = (body.size_hint().exact(), ArrivalTime::now(cache, self.started).times());
         let asked = &RequestFacts { method: RequestMethod::Get, credentials: self.credentials };
         let (parts, config) = (head, &rules.config);
         let facts = ResponseFacts { asked, parts, length, cache_for, config, times };
@@ -254,11 +250,6 @@ impl Sent {
     ) -> Result<Vec<Tag>, DeclineReason> {
         let said = cache_for.map_or(&[][..], |said| &said.tags);
         steering::tags(headers, said, &self.group_origin, &rules.config)
-    }
-
-    fn times(&self, cache: &HttpCache) -> Times {
-        let response_delay = cache.now().since(self.started.tick);
-        Times { response: cache.engine.clock.wall(), response_delay }
     }
 
     /// Stores the response under a flight of its own, taken without waiting
