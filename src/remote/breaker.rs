@@ -1,7 +1,6 @@
-//! Whether requests may ask the remote, and how often it is probed when not.
+//! Whether requests may ask the remote.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 /// Stands for "open" where otherwise failures are counted.
 const OPEN: u32 = u32::MAX;
@@ -90,38 +89,6 @@ impl Breaker {
             self.look_succeeded();
         }
         closed.is_ok()
-    }
-}
-
-/// How long to wait before the next try: 100 ms, doubling to 5 s, each up to a
-/// fifth longer or shorter, so that processes do not try together.
-#[derive(Clone, Debug)]
-pub(crate) struct Backoff {
-    next: Duration,
-}
-
-impl Backoff {
-    const FIRST: Duration = Duration::from_millis(100);
-    const LONGEST: Duration = Duration::from_secs(5);
-
-    pub(crate) const fn new() -> Self {
-        Self { next: Self::FIRST }
-    }
-
-    /// Returns how long to wait now.
-    pub(crate) fn next(&mut self) -> Duration {
-        self.next_with(fastrand::f64())
-    }
-
-    /// Begins again, after a try that succeeded.
-    pub(crate) fn reset(&mut self) {
-        self.next = Self::FIRST;
-    }
-
-    fn next_with(&mut self, sample: f64) -> Duration {
-        let wait = self.next.mul_f64(0.8 + 0.4 * sample);
-        self.next = (self.next * 2).min(Self::LONGEST);
-        wait
     }
 }
 
@@ -227,23 +194,5 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
         });
         assert_eq!(opened, 1);
-    }
-
-    #[test]
-    fn waits_double_to_five_seconds_and_begin_again_after_a_reset() {
-        let mut backoff = Backoff::new();
-        let waits: Vec<_> = (0..8).map(|_| backoff.next_with(0.5).as_millis()).collect();
-        assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        backoff.reset();
-        assert_eq!(backoff.next_with(0.5), Duration::from_millis(100));
-    }
-
-    #[test]
-    fn a_wait_is_up_to_a_fifth_shorter_or_longer() {
-        assert_eq!(Backoff::new().next_with(0.0), Duration::from_millis(80));
-        assert_eq!(Backoff::new().next_with(1.0), Duration::from_millis(120));
-        let waits: Vec<_> = (0..100).map(|_| Backoff::new().next()).collect();
-        assert!(waits.iter().all(|wait| (80..=120).contains(&wait.as_millis())));
-        assert!(waits.iter().any(|wait| *wait != waits[0]));
     }
 }

@@ -11,7 +11,8 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::remote::RemoteSettings;
-use crate::remote::breaker::{Backoff, Breaker};
+use crate::remote::breaker::Breaker;
+use crate::remote::pause::Pause;
 use crate::remote::clock::ServerClock;
 use crate::remote::progress::Progress;
 
@@ -132,6 +133,11 @@ impl Shards {
 
     pub(super) fn all_answer(&self) -> bool {
         self.states.read().values().all(|state| state.answers())
+/// Returns the pauses between tries to reach a shard that is away.
+pub(super) const fn probe_pause() -> Pause {
+    Pause::of_millis(100, 5000)
+}
+
     }
 }
 
@@ -141,15 +147,15 @@ const STEADY_AFTER: Duration = Duration::from_secs(10);
 
 /// How often a shard that is away is probed.
 pub(super) struct Pace {
-    probes: Backoff,
+    probes: Pause,
     /// Before the first probe, where the last one proved nothing.
-    relapses: Backoff,
+    relapses: Pause,
     brought_back: Option<Instant>,
 }
 
 impl Pace {
     const fn new() -> Self {
-        Self { probes: Backoff::new(), relapses: Backoff::new(), brought_back: None }
+        Self { probes: probe_pause(), relapses: probe_pause(), brought_back: None }
     }
 
     /// Returns how long to wait after a probe that failed.

@@ -22,11 +22,11 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::key::Key;
 use crate::remote::RemoteErrorKind;
+use crate::remote::pause::Pause;
 pub(super) use crate::remote::redis::cluster::inboxes::{NotHeard, SlotInboxes};
 pub(super) use crate::remote::redis::cluster::slots::{Place, slot_of, tag_of_slot};
 use crate::remote::redis::cluster::slots::{SLOTS, SlotMap};
 use crate::remote::redis::connection::{Command, Subscription, Target};
-use crate::remote::redis::pause::Pause;
 use crate::remote::redis::pool::{CallerPatience, Pool, Request};
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 

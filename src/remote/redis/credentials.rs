@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use crate::error::BoxError;
-use crate::remote::redis::pause::Pause;
+use crate::remote::pause::Pause;
 use crate::remote::redis::reply::{CallFailure, PROVIDER};
 
 /// How long a provider may take.

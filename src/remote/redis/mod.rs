@@ -40,7 +40,6 @@
 //! - `pool`: the connection for commands.
 //! - `subscriber`: the connection for messages.
 //! - `connection`, `connection/topology`, `tls`: the client library; no other file names it.
-//! - `pause`: how long each of them waits before it tries again.
 //! - `credentials`: user names and passwords that change.
 //! - `check`, `eviction`: what is missing on a server, and a policy that evicts locks.
 //! - `lock`, `lock_inbox`, `legacy`: the lock alone, without a cache.
@@ -59,7 +58,6 @@ mod log;
 mod message;
 mod names;
 mod oversize;
-mod pause;
 mod pool;
 mod remote;
 mod reply;

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::lease::wakes::Wakes;
-use crate::remote::redis::connection::{Command, Subscription};
-use crate::remote::redis::message::Message;
-use crate::remote::redis::pause::Pause;
+use crate::remote::pause::Pause;
+use crate::remote::redis::connection::{Command, Heard, Subscription};
+use crate::remote::redis::message::{Message, wake};
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::reply::CallFailure;
 use crate::remote::{Notice, OnNotice};
