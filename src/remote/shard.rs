@@ -2,7 +2,6 @@
 //! and what its clock says.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -12,8 +11,8 @@ use tokio::time::Instant;
 
 use crate::remote::RemoteSettings;
 use crate::remote::breaker::Breaker;
-use crate::remote::pause::Pause;
 use crate::remote::clock::ServerClock;
+use crate::remote::pause::Pause;
 use crate::remote::progress::Progress;
 
 /// A part of a remote that answers, or fails, by itself: one server of several that share the
@@ -21,7 +20,7 @@ use crate::remote::progress::Progress;
 ///
 /// A remote numbers its shards as it likes; a number may come to mean another server. There are
 /// at most [`Shard::MOST`] of them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard(u32);
 
 impl Shard {
@@ -42,12 +41,6 @@ impl Shard {
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
-    }
-}
-
-impl fmt::Debug for Shard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Shard({})", self.0)
     }
 }
 
@@ -72,7 +65,7 @@ impl ShardState {
             shard,
             breaker: Breaker::new(settings.breaker_failures),
             progress: Progress::new(settings.op_timeout),
-            clock: ServerClock::new(),
+            clock: ServerClock::default(),
             reading_clock: tokio::sync::Mutex::new(()),
             pace: Mutex::new(Pace::new()),
             return_task: TaskClaim::default(),
@@ -133,17 +126,17 @@ impl Shards {
 
     pub(super) fn all_answer(&self) -> bool {
         self.states.read().values().all(|state| state.answers())
-/// Returns the pauses between tries to reach a shard that is away.
-pub(super) const fn probe_pause() -> Pause {
-    Pause::of_millis(100, 5000)
-}
-
     }
 }
 
 /// A shard that fails sooner than this after it was brought back answers probes and little
 /// else.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
+
+/// Returns the pauses between tries to reach a shard that is away.
+pub(super) const fn probe_pause() -> Pause {
+    Pause::of_millis(100, 5000)
+}
 
 /// How often a shard that is away is probed.
 pub(super) struct Pace {
@@ -160,7 +153,7 @@ impl Pace {
 
     /// Returns how long to wait after a probe that failed.
     pub(super) fn next_probe(&mut self) -> Duration {
-        self.probes.next()
+        self.probes.lengthen()
     }
 
     pub(super) fn was_brought_back(&mut self) {
@@ -173,7 +166,7 @@ impl Pace {
     pub(super) fn pause_if_unsteady(&mut self) -> Duration {
         let Some(brought_back) = self.brought_back.take() else { return Duration::ZERO };
         if brought_back.elapsed() < STEADY_AFTER {
-            return self.relapses.next();
+            return self.relapses.lengthen();
         }
         self.relapses.reset();
         Duration::ZERO
