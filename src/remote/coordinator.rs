@@ -23,7 +23,7 @@ use crate::lease::wakes::{Listener, Wakes};
 use crate::observe::{Observe, Occurrence, RemoteOp};
 use crate::remote::codec::ValueForm;
 use crate::remote::driver::Driver;
-use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
+use crate::remote::envelope::{self, Damage, Envelope, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
 use crate::remote::link::is_rolled_back;
 use crate::remote::link::known::{JudgedEntry, Liveness, judge_by};
@@ -127,7 +127,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             Ok(opened) => opened,
             Err(damage) => return self.damaged(bytes, damage),
         };
-        let EnvelopeContents { version, envelope } = opened;
+        let version = envelope::version_of(bytes);
         let judged = JudgedEntry { key, tags: &envelope.tags, stamp: envelope.stamp, version };
         let liveness = self.judge(judged, envelope.started).await;
         let arrival = arrival.filter(|it| self.was_alive(judged, liveness, *it));
@@ -335,6 +335,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     fn close_marker(
+            ..Envelope::default()
         &self,
         (key, shard): (&Key, &ShardState),
         grant: &Grant,
@@ -351,7 +352,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             kind: Kind::Uncacheable,
             started: grant.now,
             stamp: grant.stamp,
-            age: Duration::ZERO,
             fresh: self.tick().since(started).saturating_add(span),
             stale_for: Duration::ZERO,
             stale_if_error: Duration::ZERO,
