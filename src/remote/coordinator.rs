@@ -34,14 +34,6 @@ use crate::remote::{
     AcquireOutcome, Remote, RemoteErrorKind, RemotePush, RemoteSettings, ServerTime, Version,
 };
 
-/// The times the remote is asked with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LeaseTimes {
-    pub(crate) lease: Duration,
-    /// How long a computation and its waiters can take.
-    pub(crate) work: Duration,
-}
-
 pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     pub(super) me: Weak<Self>,
     pub(super) engine: Weak<Engine<V>>,
@@ -52,7 +44,8 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     pub(super) pending: PendingWrites,
     form: ValueForm<V>,
     weights: Weights<V>,
-    times: LeaseTimes,
+    /// How long a lease holds, and how long the record of the right to fill is kept.
+    times: (Duration, Duration),
     /// The remote's time when this process last ended everything, for a remote without a log.
     pub(super) everything: AtomicU64,
 }
@@ -81,7 +74,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         remote: Arc<dyn Remote>,
         settings: RemoteSettings,
         (form, weights): (ValueForm<V>, Weights<V>),
-        times: LeaseTimes,
+        times: (Duration, Duration),
         engine: &Arc<Engine<V>>,
     ) -> Arc<Self> {
         let observer: Arc<dyn Observe> = Arc::clone(&engine.observer);
@@ -591,10 +584,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
     }
 
     fn ask(&self) -> LeaseRequest {
-        let LeaseTimes { lease, work } = self.times;
-        // As long as a leader may fill and a process may wait. No longer: keys that fail leave
-        // nothing behind.
-        LeaseRequest::new(lease, (lease * 2).saturating_add(work))
+        LeaseRequest::new(self.times.0, self.times.1)
     }
 
     fn servers_away(&self) -> Vec<String> {
