@@ -86,7 +86,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             me: Weak::clone(me),
             engine: Arc::downgrade(engine),
             gate: Guard::new(remote, settings, observer),
-            driver: Driver::new(),
+            driver: Driver::default(),
             unwoken: Wakes::new(),
             pending: PendingWrites::default(),
             form,

@@ -57,6 +57,7 @@ const LOG_BYTES: usize = 256 << 10;
 /// still.
 const UNATTENDED_AFTER: Duration = Duration::from_secs(120);
 
+#[derive(Default)]
 pub(super) struct Driver {
     begun: AtomicBool,
     /// The number of the task that looks after the link: odd, or even where there is none.
@@ -83,23 +84,6 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new() -> Self {
-        Self {
-            begun: AtomicBool::new(false),
-            tending: AtomicU64::new(0),
-            tended_at: AtomicU64::new(0),
-            subscriptions: watch::Sender::new(0),
-            reading: tokio::sync::Mutex::new(()),
-            telling_task: TaskClaim::default(),
-            heard: Mutex::new(None),
-            failed: Mutex::new(None),
-            unread: AtomicU32::new(0),
-            running: AtomicU32::new(0),
-            settled: tokio::sync::Notify::new(),
-            dropped: Mutex::new(None),
-        }
-    }
-
     pub(super) fn has_begun(&self) -> bool {
         self.begun.load(Ordering::Relaxed)
     }
