@@ -116,14 +116,19 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     ) -> RemoteValue<V> {
         self.gate.has_seen(bytes.len());
         let max = self.gate.settings.max_value_bytes;
-        let opened = match envelope::open(bytes, key, &self.form.coding, max) {
-            Ok(opened) => opened,
+        let envelope = match envelope::open(bytes, key, &self.form.coding, max) {
+            Ok(envelope) => envelope,
             Err(damage) => return self.damaged(bytes, damage),
         };
         let version = envelope::version_of(bytes);
         let judged = JudgedEntry { key, tags: &envelope.tags, stamp: envelope.stamp, version };
         let liveness = self.judge(judged, envelope.started).await;
-        let arrival = arrival.filter(|it| self.was_alive(judged, liveness, *it));
+        let was_alive = |arrival: &CallerArrival| {
+            matches!(liveness, Liveness::Dead | Liveness::Stale(_))
+                && self.gate.link().was_alive(judged, arrival.stamp, self.tick())
+        };
+        // What has ended it came after the caller.
+        let arrival = arrival.filter(was_alive);
         // Callers that have come later find it dead, as it would be in the store of this process.
         let seq = arrival.map_or(seq, |arrival| arrival.seq.min(seq));
         let stale_from = match liveness {
@@ -200,24 +205,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         judge_by(&positions, stamp)
     }
 
-    /// Returns the arrival of a caller for which the local log was at `seq` when the remote had been
-    /// told of all before that.
-    fn arrival(&self, seq: u64) -> Option<CallerArrival> {
-        let stamp = self.gate.link().arrival(self.tick())?;
-        Some(CallerArrival { seq, stamp })
-    }
-
-    /// Returns whether what has ended an entry came after the caller.
-    fn was_alive(
-        &self,
-        entry: JudgedEntry<'_>,
-        liveness: Liveness,
-        arrival: CallerArrival,
-    ) -> bool {
-        matches!(liveness, Liveness::Dead | Liveness::Stale(_))
-            && self.gate.link().was_alive(entry, arrival.stamp, self.tick())
-    }
-
     fn judge_without_log(&self, entry: JudgedEntry<'_>, started: ServerTime) -> Liveness {
         let everything = self.everything.load(Ordering::Relaxed);
         let is_dead = !entry.tags.is_empty() || started.as_millis() <= everything;
@@ -234,9 +221,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     fn damaged(&self, bytes: &Bytes, damage: Damage) -> RemoteValue<V> {
         if damage == Damage::Schema {
-            self.gate.observe(Occurrence::TypeDiffers { type_name: type_name::<V>() });
+            self.gate.observer.happened(Occurrence::TypeDiffers { type_name: type_name::<V>() });
         }
-        self.gate.observe(Occurrence::Damaged { how: damage.as_str() });
+        self.gate.observer.happened(Occurrence::Damaged { how: damage.as_str() });
         RemoteValue::Useless(envelope::version_of(bytes))
     }
 
@@ -297,7 +284,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             return None;
         }
         let altered = Occurrence::ValuesAltered { type_name: type_name::<V>() };
-        let payload = self.form.write(&entry.value, || self.gate.observe(altered))?;
+        let payload = self.form.write(&entry.value, || self.gate.observer.happened(altered))?;
         self.weights.learn_from(payload.len());
         if payload.len() > self.gate.settings.max_value_bytes {
             // Readers bound what they unpack.
@@ -323,12 +310,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         };
         let left = window.kept_until().since(self.engine.upgrade()?.clock.now());
         let left = left.min(self.gate.settings.remote_ttl).max(LEAST_TTL);
-        self.bounded(envelope::encode(&envelope, key, &self.form.coding, version)?)
-            .map(|bytes| (bytes, left))
+        let bytes = envelope::encode(&envelope, key, &self.form.coding, version)?;
+        self.gate.has_seen(bytes.len());
+        (bytes.len() <= self.gate.settings.max_value_bytes).then_some((bytes, left))
     }
 
     fn close_marker(
-            ..Envelope::default()
         &self,
         (key, shard): (&Key, &ShardState),
         grant: &Grant,
@@ -346,21 +333,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             started: grant.now,
             stamp: grant.stamp,
             fresh: self.tick().since(started).saturating_add(span),
-            stale_for: Duration::ZERO,
-            stale_if_error: Duration::ZERO,
-            kept_longer: Duration::ZERO,
             took,
-            tags: Vec::new(),
-            validator: None,
             payload,
+            ..Envelope::default()
         };
         let bytes = envelope::encode(&envelope, key, &self.form.coding, grant.version)?;
         Some((bytes, span.max(LEAST_TTL)))
-    }
-
-    fn bounded(&self, bytes: Bytes) -> Option<Bytes> {
-        self.gate.has_seen(bytes.len());
-        (bytes.len() <= self.gate.settings.max_value_bytes).then_some(bytes)
     }
 
     /// Takes a reading of a shard's clock that came with a reply.
@@ -374,95 +352,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.engine.upgrade().map(|engine| engine.clock.now()).unwrap_or_default()
     }
 
-    async fn get_now(
-        &self,
-        key: &Key,
-        arrival: &mut Option<CallerArrival>,
-    ) -> Result<RemoteValue<V>, Unavailable> {
-        self.prepared().await?;
-        let seq = self.caught_up(key).await?;
-        *arrival = arrival.or_else(|| self.arrival(seq));
-        let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
-        let found = self.gate.call(RemoteOp::Get, key, largest, || self.remote().get(key)).await;
-        let Some(bytes) = found.map_err(away)? else { return Ok(RemoteValue::Nothing) };
-        self.dated(&shard).await?;
-        Ok(self.open((key, &shard), &bytes, seq, *arrival).await)
-    }
-
-    async fn acquire_now(
-        &self,
-        key: &Key,
-        ask: &LeaseRequest,
-    ) -> Result<AcquireOutcome<RemoteValue<V>>, Unavailable> {
-        self.prepared().await?;
-        let seq = self.caught_up(key).await?;
-        // Before the computation can begin.
-        let (sent, stamp) = (self.tick(), self.stamp());
-        let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
-        let acquire = || self.remote().acquire(key, ask);
-        let jumps = shard.clock.jumps();
-        let asked = self.gate.call(RemoteOp::Acquire, key, largest, acquire).await;
-        let mut asked = asked.map_err(away)?;
-        self.sample(&shard, sent, asked.now());
-        if ask.seen.is_some()
-            && let AcquireOutcome::Granted(grant) = &asked
-            && shard.clock.jumps() != jumps
-        {
-            // The value was dated by a clock that has been set since. It may serve.
-            let abandon = self.remote().abandon(key, &grant.token, None);
-            let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
-            let (sent, unseen) = (self.tick(), ask.seen(None));
-            let acquire = || self.remote().acquire(key, &unseen);
-            let again = self.gate.call(RemoteOp::Acquire, key, largest, acquire).await;
-            asked = again.map_err(away)?;
-            self.sample(&shard, sent, asked.now());
-        }
-        Ok(match asked {
-            AcquireOutcome::Hit { now, value } => {
-                let value = self.open((key, &shard), &value, seq, None).await;
-                AcquireOutcome::Hit { now, value }
-            }
-            AcquireOutcome::Granted(grant) => AcquireOutcome::Granted(Grant { stamp, ..grant }),
-            AcquireOutcome::Locked { now, left, waiting, holder } => {
-                AcquireOutcome::Locked { now, left, waiting, holder }
-            }
-            AcquireOutcome::Held { now, left } => AcquireOutcome::Held { now, left },
-        })
-    }
-
-    async fn fill_now(
-        &self,
-        key: &Key,
-        grant: &Grant,
-        share: &FillPayload<V>,
-    ) -> Result<FillOutcome, NotFilled> {
-        let shard = self.gate.shard_of(key);
-        if !self.is_of_this_epoch(grant.stamp) {
-            // No process would use it. Another may compute.
-            let abandon = self.remote().abandon(key, &grant.token, None);
-            let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
-            return Ok(FillOutcome::Refused);
-        }
-        let closed = match share {
-            FillPayload::Entry(entry) => {
-                self.close((key, &shard), entry, (grant.now, grant.stamp), grant.version)
-            }
-            FillPayload::Uncacheable { whom, span, took } => {
-                self.close_marker((key, &shard), grant, (*whom, *span, *took))
-            }
-        };
-        let Some((bytes, ttl)) = closed else {
-            self.gate.observe(Occurrence::Unshareable { key });
-            return Err(self.not_closed(share, &shard));
-        };
-        let fill = || self.remote().fill(key, grant, ttl, bytes.clone());
-        let filled = self.gate.call(RemoteOp::Fill, key, bytes.len(), fill).await;
-        filled.map_err(|failure| match failure {
-            Some(RemoteErrorKind::OutOfMemory) => NotFilled::Unshareable(SHORTEST_MARKER),
-            _ => NotFilled::Unavailable,
-        })
-    }
-
     /// Returns whether what could not be closed is a result that cannot be shared, or can be later.
     fn not_closed(&self, share: &FillPayload<V>, shard: &ShardState) -> NotFilled {
         match share {
@@ -474,11 +363,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             }
             _ => NotFilled::Unavailable,
         }
-    }
-
-    /// Returns whether the log is still the one by which a computation was stamped.
-    fn is_of_this_epoch(&self, stamp: Option<Stamp>) -> bool {
-        self.log().is_none() || self.gate.link().is_of_this_epoch(stamp)
     }
 }
 
@@ -497,7 +381,19 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         key: &'a Key,
         arrival: &'a mut Option<CallerArrival>,
     ) -> RemoteFuture<'a, RemoteValue<V>> {
-        Box::pin(self.get_now(key, arrival))
+        Box::pin(async move {
+            self.prepared().await?;
+            let seq = self.caught_up(key).await?;
+            *arrival = arrival.or_else(|| {
+                Some(CallerArrival { seq, stamp: self.gate.link().arrival(self.tick())? })
+            });
+            let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
+            let found =
+                self.gate.call(RemoteOp::Get, key, largest, || self.remote().get(key)).await;
+            let Some(bytes) = found.map_err(away)? else { return Ok(RemoteValue::Nothing) };
+            self.dated(&shard).await?;
+            Ok(self.open((key, &shard), &bytes, seq, *arrival).await)
+        })
     }
 
     fn acquire<'a>(
@@ -505,7 +401,42 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         key: &'a Key,
         ask: &'a LeaseRequest,
     ) -> RemoteFuture<'a, AcquireOutcome<RemoteValue<V>>> {
-        Box::pin(self.acquire_now(key, ask))
+        Box::pin(async move {
+            self.prepared().await?;
+            let seq = self.caught_up(key).await?;
+            // Before the computation can begin.
+            let (sent, stamp) = (self.tick(), self.stamp());
+            let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
+            let acquire = || self.remote().acquire(key, ask);
+            let jumps = shard.clock.jumps();
+            let asked = self.gate.call(RemoteOp::Acquire, key, largest, acquire).await;
+            let mut asked = asked.map_err(away)?;
+            self.sample(&shard, sent, asked.now());
+            if ask.seen.is_some()
+                && let AcquireOutcome::Granted(grant) = &asked
+                && shard.clock.jumps() != jumps
+            {
+                // The value was dated by a clock that has been set since. It may serve.
+                let abandon = self.remote().abandon(key, &grant.token, None);
+                let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
+                let (sent, unseen) = (self.tick(), ask.seen(None));
+                let acquire = || self.remote().acquire(key, &unseen);
+                let again = self.gate.call(RemoteOp::Acquire, key, largest, acquire).await;
+                asked = again.map_err(away)?;
+                self.sample(&shard, sent, asked.now());
+            }
+            Ok(match asked {
+                AcquireOutcome::Hit { now, value } => {
+                    let value = self.open((key, &shard), &value, seq, None).await;
+                    AcquireOutcome::Hit { now, value }
+                }
+                AcquireOutcome::Granted(grant) => AcquireOutcome::Granted(Grant { stamp, ..grant }),
+                AcquireOutcome::Locked { now, left, waiting, holder } => {
+                    AcquireOutcome::Locked { now, left, waiting, holder }
+                }
+                AcquireOutcome::Held { now, left } => AcquireOutcome::Held { now, left },
+            })
+        })
     }
 
     fn fill<'a>(
@@ -514,7 +445,33 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         grant: &'a Grant,
         share: &'a FillPayload<V>,
     ) -> NoticeFuture<'a, Result<FillOutcome, NotFilled>> {
-        Box::pin(self.fill_now(key, grant, share))
+        Box::pin(async move {
+            let shard = self.gate.shard_of(key);
+            if self.log().is_some() && !self.gate.link().is_of_this_epoch(grant.stamp) {
+                // No process would use it. Another may compute.
+                let abandon = self.remote().abandon(key, &grant.token, None);
+                let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
+                return Ok(FillOutcome::Refused);
+            }
+            let closed = match share {
+                FillPayload::Entry(entry) => {
+                    self.close((key, &shard), entry, (grant.now, grant.stamp), grant.version)
+                }
+                FillPayload::Uncacheable { whom, span, took } => {
+                    self.close_marker((key, &shard), grant, (*whom, *span, *took))
+                }
+            };
+            let Some((bytes, ttl)) = closed else {
+                self.gate.observer.happened(Occurrence::Unshareable { key });
+                return Err(self.not_closed(share, &shard));
+            };
+            let fill = || self.remote().fill(key, grant, ttl, bytes.clone());
+            let filled = self.gate.call(RemoteOp::Fill, key, bytes.len(), fill).await;
+            filled.map_err(|failure| match failure {
+                Some(RemoteErrorKind::OutOfMemory) => NotFilled::Unshareable(SHORTEST_MARKER),
+                _ => NotFilled::Unavailable,
+            })
+        })
     }
 
     fn renew<'a>(

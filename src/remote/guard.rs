@@ -26,7 +26,7 @@ pub(super) struct Guard {
     pub(super) shards: Shards,
     /// What this process knows of the log.
     link: Mutex<Link>,
-    observer: Arc<dyn Observe>,
+    pub(super) observer: Arc<dyn Observe>,
     /// Wakes the task that looks after the remote.
     pub(super) tend: Arc<Notify>,
     /// Bytes of the largest value seen: how much a read may have to carry.
@@ -212,10 +212,6 @@ impl Guard {
     pub(super) fn longest_deadline(&self, bytes: usize) -> Duration {
         let patience = self.shards.all().iter().map(|shard| shard.progress.patience()).max();
         patience.unwrap_or(self.settings.op_timeout) + self.allowance(bytes)
-    }
-
-    pub(super) fn observe(&self, what: Occurrence<'_>) {
-        self.observer.happened(what);
     }
 
     /// Returns how much a read may have to carry.
