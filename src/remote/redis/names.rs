@@ -1,7 +1,5 @@
 //! The names of entries, channels and the log in Redis.
 
-use std::fmt::{self, Write as _};
-
 use crate::error::ConfigError;
 use crate::key::Key;
 
@@ -16,7 +14,7 @@ const LEGACY: &str = "legacy";
 const LONGEST_PLAIN: usize = 200;
 
 /// The names of one cache: namespace, wire version, cache name.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Names {
     prefix: String,
     /// What begins the names of the invalidation log.
@@ -24,15 +22,9 @@ pub(super) struct Names {
     secret: Option<NameSecret>,
 }
 
-/// What keys are hashed with, where names do not show them. Never printed.
+/// What keys are hashed with, where names do not show them. Without `Debug`: it is never printed.
 #[derive(Clone, Copy)]
 pub(super) struct NameSecret(pub(super) [u8; 32]);
-
-impl fmt::Debug for NameSecret {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("NameSecret")
-    }
-}
 
 /// The names of the invalidation log, which share a cluster slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,12 +193,7 @@ fn slot_tag(key: &[u8], secret: Option<NameSecret>) -> Vec<u8> {
         None if plain => return key.to_vec(),
         None => blake3::hash(key),
     };
-    let mut tag = String::with_capacity(33);
-    tag.push('#');
-    for byte in &digest.as_bytes()[..16] {
-        write!(tag, "{byte:02x}").expect("a string takes whatever is written");
-    }
-    tag.into_bytes()
+    [b"#", &digest.to_hex().as_bytes()[..32]].concat()
 }
 
 #[cfg(test)]

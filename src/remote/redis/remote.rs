@@ -27,7 +27,6 @@ use crate::remote::{
 };
 
 /// Redis as the remote of one cache.
-#[derive(Debug)]
 pub(super) struct RedisRemote {
     pub(super) link: Pool,
     pub(super) names: Names,

@@ -24,7 +24,6 @@ const STEADY_AFTER: Duration = Duration::from_secs(2);
 const REFUSALS: u32 = 3;
 
 /// Listens to the other processes for one cache.
-#[derive(Debug)]
 pub(super) struct Ear {
     pub(super) process: u64,
     pub(super) inbox: String,

@@ -10,7 +10,6 @@
 //! the node ends the subscription, and all waiters look again.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -256,11 +255,5 @@ impl Drop for NodeOver<'_> {
         if was_of_use {
             self.0.wakes.wake_all();
         }
-    }
-}
-
-impl fmt::Debug for SlotInboxes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.nodes.lock().keys()).finish()
     }
 }
