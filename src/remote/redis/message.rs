@@ -2,6 +2,7 @@
 
 use crate::key::{Key, Tag};
 use crate::lease::grant::{Epoch, Version};
+use crate::lease::wakes::Wakes;
 use crate::remote::{LogItem, LogUpdate};
 
 /// The first byte of every message. A message in another format is a hint to
@@ -21,7 +22,7 @@ pub(super) enum Message {
 
 /// Writes the message that wakes the processes that wait for a value.
 pub(super) fn filled(key: &Key, version: Version) -> Vec<u8> {
-    let mut message = wake(b'F', key);
+    let mut message = of_key(b'F', key);
     message.extend_from_slice(version.to_string().as_bytes());
     message
 }
@@ -29,10 +30,10 @@ pub(super) fn filled(key: &Key, version: Version) -> Vec<u8> {
 /// Writes the message that wakes the process that computes next, or all processes for
 /// a hold.
 pub(super) fn abandoned(key: &Key) -> Vec<u8> {
-    wake(b'A', key)
+    of_key(b'A', key)
 }
 
-fn wake(event: u8, key: &Key) -> Vec<u8> {
+fn of_key(event: u8, key: &Key) -> Vec<u8> {
     let mut message = vec![FORMAT, event];
     message.extend_from_slice(&key.stable_hash().to_be_bytes());
     message
@@ -73,6 +74,15 @@ impl Message {
             }
             _ => None,
         }
+    }
+}
+
+/// Wakes whom a message concerns: all where it makes no sense.
+pub(super) fn wake(wakes: &Wakes, message: Option<Message>) {
+    match message {
+        Some(Message::Woken(hash)) => wakes.wake(hash),
+        Some(Message::Invalidated(_, key)) => wakes.wake(key.stable_hash()),
+        Some(Message::Announced(..)) | None => wakes.wake_all(),
     }
 }
 

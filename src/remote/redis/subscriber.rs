@@ -79,7 +79,7 @@ impl Ear {
         notify(listener, Notice::Subscribed);
         // A wake-up may have been published before the subscription.
         self.wakes.wake_all();
-        while let Some((channel, message)) = subscription.next().await {
+        while let Some(Heard::Message(channel, message)) = subscription.next().await {
             self.take(&channel, &message, listener);
         }
         drop(subscribed);
@@ -89,18 +89,11 @@ impl Ear {
     fn take(&self, channel: &str, message: &Bytes, listener: &Weak<dyn OnNotice>) {
         let message = Message::decode(message);
         if channel == self.inbox {
-            match message {
-                Some(Message::Woken(hash)) => self.wakes.wake(hash),
-                Some(Message::Invalidated(_, key)) => self.wakes.wake(key.stable_hash()),
-                _ => self.wakes.wake_all(),
-            }
-            return;
-        }
-        match message {
-            Some(Message::Announced(from, update)) if from != self.process => {
-                notify(listener, Notice::Announced(update));
-            }
-            _ => (),
+            wake(&self.wakes, message);
+        } else if let Some(Message::Announced(from, update)) = message
+            && from != self.process
+        {
+            notify(listener, Notice::Announced(update));
         }
     }
 }

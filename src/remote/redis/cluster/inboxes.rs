@@ -13,7 +13,6 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -23,8 +22,8 @@ use tokio::time::{Instant, timeout};
 use crate::lease::wakes::Wakes;
 use crate::remote::RemoteErrorKind;
 use crate::remote::redis::cluster::slots::Place;
-use crate::remote::redis::connection::{CONNECT_TIMEOUT, Command, Connection, SlotNotice, Target};
-use crate::remote::redis::message::Message;
+use crate::remote::redis::connection::{CONNECT_TIMEOUT, Command, Connection, Heard, Target};
+use crate::remote::redis::message::{Message, wake};
 
 /// How long the connection to a node is kept that no process waits at.
 const IDLE: Duration = Duration::from_secs(60);
@@ -199,8 +198,8 @@ impl NodeInbox {
         };
         self.connection.send_replace(Link::Open(connection.clone()));
         while self.used.lock().elapsed() < IDLE {
-            match timeout(IDLE, subscription.next_of_slots()).await {
-                Ok(Some(notice)) => self.take(notice),
+            match timeout(IDLE, subscription.next()).await {
+                Ok(Some(heard)) => self.take(heard),
                 Ok(None) => break,
                 Err(_) => (),
             }
@@ -208,17 +207,17 @@ impl NodeInbox {
         drop(over);
     }
 
-    fn take(&self, notice: SlotNotice) {
-        match notice {
-            SlotNotice::Message(message) => self.wake(&message),
-            SlotNotice::Subscribed(channel) => {
+    fn take(&self, heard: Heard) {
+        match heard {
+            Heard::Message(_, message) => wake(&self.wakes, Message::decode(&message)),
+            Heard::Subscribed(channel) => {
                 // This process ignores a channel that it has not subscribed to.
                 if let Some(is_heard) = self.channels.lock().get_mut(&channel) {
                     *is_heard = true;
                 }
                 self.changes.send_replace(());
             }
-            SlotNotice::Unsubscribed(channel) => {
+            Heard::Unsubscribed(channel) => {
                 let ended = self.channels.lock().remove(&channel);
                 self.changes.send_replace(());
                 if ended == Some(true) {
@@ -226,14 +225,6 @@ impl NodeInbox {
                     self.wakes.wake_all();
                 }
             }
-        }
-    }
-
-    fn wake(&self, message: &Bytes) {
-        match Message::decode(message) {
-            Some(Message::Woken(hash)) => self.wakes.wake(hash),
-            Some(Message::Invalidated(_, key)) => self.wakes.wake(key.stable_hash()),
-            _ => self.wakes.wake_all(),
         }
     }
 }
