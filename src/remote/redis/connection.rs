@@ -341,22 +341,15 @@ impl Target {
         }
     }
 
-    /// Returns the commands that connecting itself needs the right to.
+    /// Returns the commands that such servers need the right to, besides those of all; and the last
+    /// two of a cluster, which are sent and not needed.
     pub(super) fn own_commands(&self) -> &'static [&'static str] {
         match (&self.kind, self.database()) {
             (Kind::Single, 0) => &[],
             (Kind::Single, _) => &["select"],
-            (Kind::Cluster, _) => &["asking", "cluster|slots"],
+            (Kind::Cluster, _) => &["asking", "cluster|slots", "ssubscribe", "spublish"],
             (Kind::Sentinel(_), 0) => &["role"],
             (Kind::Sentinel(_), _) => &["role", "select"],
-        }
-    }
-
-    /// Returns the commands that go to such servers alone, and are not needed.
-    pub(super) const fn welcome_commands(&self) -> &'static [&'static str] {
-        match &self.kind {
-            Kind::Cluster => &["ssubscribe", "spublish"],
-            _ => &[],
         }
     }
 
@@ -529,16 +522,8 @@ const HAS_TLS: bool = cfg!(any(feature = "redis-tls-rustls", feature = "redis-tl
 fn tcp_settings() -> TcpSettings {
     let keepalive = socket2::TcpKeepalive::new().with_time(PEER_TIMEOUT);
     let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-    with_user_timeout(settings)
-}
-
-#[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-fn with_user_timeout(settings: TcpSettings) -> TcpSettings {
-    settings.set_user_timeout(PEER_TIMEOUT)
-}
-
-#[cfg(not(any(target_os = "android", target_os = "fuchsia", target_os = "linux")))]
-fn with_user_timeout(settings: TcpSettings) -> TcpSettings {
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = settings.set_user_timeout(PEER_TIMEOUT);
     settings
 }
 
