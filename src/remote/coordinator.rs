@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 
 use crate::cache::weights::Weights;
 use crate::clock::Tick;
@@ -16,8 +17,8 @@ use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag, is_of_process};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Stamp, Token};
 use crate::lease::shared_store::{
-    CallerArrival, Errand, FillPayload, NotFilled, NoticeFuture, RemoteFuture, RemoteHealth,
-    RemoteValue, SharedStore, Unavailable, UncacheableFor,
+    CallerArrival, Errand, FillPayload, NotFilled, RemoteFuture, RemoteHealth, RemoteValue,
+    SharedStore, Unavailable, UncacheableFor,
 };
 use crate::lease::wakes::{Listener, Wakes};
 use crate::observe::{Observe, Occurrence, RemoteOp};
@@ -444,7 +445,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         key: &'a Key,
         grant: &'a Grant,
         share: &'a FillPayload<V>,
-    ) -> NoticeFuture<'a, Result<FillOutcome, NotFilled>> {
+    ) -> BoxFuture<'a, Result<FillOutcome, NotFilled>> {
         Box::pin(async move {
             let shard = self.gate.shard_of(key);
             if self.log().is_some() && !self.gate.link().is_of_this_epoch(grant.stamp) {
@@ -489,7 +490,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         key: &'a Key,
         token: &'a Token,
         hold: Option<Duration>,
-    ) -> NoticeFuture<'a, ()> {
+    ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             // Past the breaker: the call that opened it may have been an acquire,
             // executed late. If this does not arrive, the lease ends by itself.
@@ -530,11 +531,11 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         self.remote().push().is_some_and(RemotePush::is_subscribed)
     }
 
-    fn vouch(&self, has_value: bool) -> NoticeFuture<'_, ()> {
+    fn vouch(&self, has_value: bool) -> BoxFuture<'_, ()> {
         Box::pin(self.vouch_now(has_value))
     }
 
-    fn catch_up(&self) -> NoticeFuture<'_, ()> {
+    fn catch_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let _ = self.read_log_on().await;
         })
