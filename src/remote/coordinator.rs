@@ -553,7 +553,9 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
     fn health(&self) -> RemoteHealth {
         if !self.gate.is_well() {
             RemoteHealth::Away
-        } else if self.driver.has_begun() && self.remote().push().is_some() && !self.is_subscribed()
+        } else if self.driver.begun.load(Ordering::Relaxed)
+            && self.remote().push().is_some()
+            && !self.is_subscribed()
         {
             RemoteHealth::Unsubscribed
         } else {

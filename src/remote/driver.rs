@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::clock::Tick;
 use crate::lease::grant::Stamp;
 use crate::lease::shared_store::Unavailable;
-use crate::observe::RemoteOp;
+use crate::observe::{Occurrence, RemoteOp};
 use crate::remote::coordinator::EntryRemote;
 use crate::remote::link::known::OwnItems;
 use crate::remote::link::{Asked, Effects, Link};
@@ -59,7 +59,7 @@ const UNATTENDED_AFTER: Duration = Duration::from_secs(120);
 
 #[derive(Default)]
 pub(super) struct Driver {
-    begun: AtomicBool,
+    pub(super) begun: AtomicBool,
     /// The number of the task that looks after the link: odd, or even where there is none.
     tending: AtomicU64,
     /// When that task was last at work, by the timers.
@@ -81,16 +81,6 @@ pub(super) struct Driver {
     settled: tokio::sync::Notify,
     /// When local copies were last dropped, for a remote without a log.
     dropped: Mutex<Option<Instant>>,
-}
-
-impl Driver {
-    pub(super) fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::Relaxed)
-    }
-
-    fn has_heard_since(&self, at: Instant) -> bool {
-        self.heard.lock().is_some_and(|heard| heard >= at)
-    }
 }
 
 impl<V: Send + Sync + 'static> EntryRemote<V> {
@@ -171,7 +161,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             Ok(Err(_)) | Err(_) => {}
         }
         // What this caller computes is neither locked nor shared: that is a failure, too.
-        self.gate.fails(RemoteOp::ReadLog, &shard, sent, RemoteErrorKind::Timeout);
+        let (op, kind) = (RemoteOp::ReadLog, RemoteErrorKind::Timeout);
+        let (took, error) = (sent.elapsed(), Some(kind.as_str()));
+        self.gate.observer.happened(Occurrence::RemoteCalled { op, took, error });
+        self.gate.count(op, &shard, sent, Some(kind));
         Err(Unavailable)
     }
 
@@ -204,20 +197,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             }
             effects
         };
-        let running = Running(self);
+        let _running = Running(self);
         let is_complete = effects.is_complete;
         self.carry_out(effects);
-        drop(running);
         is_complete
-    }
-
-    /// Says from now on how long local copies are valid.
-    fn publish_validity(&self) {
-        let Some(engine) = self.engine.upgrade() else { return };
-        let link = self.gate.link();
-        if self.log().is_some() && self.driver.running.load(Ordering::Acquire) == 0 {
-            engine.is_valid_until(link.valid_until());
-        }
     }
 
     fn carry_out(&self, effects: Effects) {
@@ -257,7 +240,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             return Err(kind);
         }
         let is_done = match since {
-            Some(since) => self.driver.has_heard_since(since),
+            Some(since) => self.driver.heard.lock().is_some_and(|heard| heard >= since),
             None => self.is_prepared(),
         };
         if is_done {
@@ -565,6 +548,11 @@ impl<V: Send + Sync + 'static> Drop for Running<'_, V> {
         if self.0.driver.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.driver.settled.notify_waiters();
         }
-        self.0.publish_validity();
+        // From now on the copies are valid for so long.
+        let Some(engine) = self.0.engine.upgrade() else { return };
+        let link = self.0.gate.link();
+        if self.0.log().is_some() && self.0.driver.running.load(Ordering::Acquire) == 0 {
+            engine.is_valid_until(link.valid_until());
+        }
     }
 }

@@ -156,19 +156,6 @@ impl Guard {
         }
     }
 
-    /// Counts a failure of which no call has told.
-    pub(super) fn fails(
-        &self,
-        op: RemoteOp,
-        shard: &ShardState,
-        sent: Instant,
-        kind: RemoteErrorKind,
-    ) {
-        let error = Some(kind.as_str());
-        self.observer.happened(Occurrence::RemoteCalled { op, took: sent.elapsed(), error });
-        self.count(op, shard, sent, Some(kind));
-    }
-
     /// Makes a call without the breaker: in the background.
     pub(super) async fn attempt<T>(
         &self,
