@@ -122,11 +122,11 @@ pub(super) struct Target {
     kind: Kind,
     /// One at least.
     infos: Vec<ConnectionInfo>,
-    certificates: Certificates,
+    pub(super) certificates: Certificates,
     /// The name that the server lists our connections by; none is sent where it is empty.
     client_name: Arc<str>,
     /// Who we are, where the URL does not say it.
-    login: Option<Login>,
+    pub(super) login: Option<Login>,
 }
 
 /// What the named servers are.
@@ -181,33 +181,9 @@ impl Target {
         Ok(Self::of(Kind::Sentinel(primary.to_owned()), parse_all(urls)?))
     }
 
-    /// Trusts these certificates, in PEM, instead of the system's.
-    #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-    pub(super) fn with_roots(mut self, pem: &[u8]) -> Result<Self, ConfigError> {
-        self.certificates = self.certificates.with_roots(pem)?;
-        Ok(self)
-    }
-
-    /// Shows this certificate to servers that ask for one.
-    #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-    pub(super) fn with_own_certificate(
-        mut self,
-        chain: &[u8],
-        key: &[u8],
-    ) -> Result<Self, ConfigError> {
-        self.certificates = self.certificates.with_own(chain, key)?;
-        Ok(self)
-    }
-
     /// Names the connections; `""` sends no name.
     pub(super) fn with_client_name(mut self, name: &str) -> Self {
         self.client_name = name.into();
-        self
-    }
-
-    /// Asks `login` who we are, before each connection.
-    pub(super) fn with_login(mut self, login: Login) -> Self {
-        self.login = Some(login);
         self
     }
 

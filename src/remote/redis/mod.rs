@@ -190,7 +190,9 @@ impl Redis {
     #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))))]
     pub fn root_certificates(mut self, pem: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
-        self.link = Pool::new(self.link.target().clone().with_roots(pem.as_ref())?);
+        let mut target = self.link.target().clone();
+        target.certificates = target.certificates.with_roots(pem.as_ref())?;
+        self.link = Pool::new(target);
         Ok(self)
     }
 
@@ -210,8 +212,9 @@ impl Redis {
         chain: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
     ) -> Result<Self, ConfigError> {
-        let target = self.link.target().clone().with_own_certificate(chain.as_ref(), key.as_ref());
-        self.link = Pool::new(target?);
+        let mut target = self.link.target().clone();
+        target.certificates = target.certificates.with_own(chain.as_ref(), key.as_ref())?;
+        self.link = Pool::new(target);
         Ok(self)
     }
 
@@ -235,8 +238,8 @@ impl Redis {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
-        let login = Login::new(provider);
-        self.link = Pool::new(self.link.target().clone().with_login(login));
+        let login = Some(Login::new(provider));
+        self.link = Pool::new(Target { login, ..self.link.target().clone() });
         self
     }
 
