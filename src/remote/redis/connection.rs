@@ -407,10 +407,10 @@ impl Connection {
     }
 
     /// The same to a node that is about to take the key over.
-    pub(super) async fn send_asking(&self, command: &Command) -> Result<ServerReply, CallFailure> {
+    pub(super) async fn send_asking(&self, command: Command) -> Result<ServerReply, CallFailure> {
         // Together: nothing may come between the two.
         let mut both = redis::pipe();
-        both.cmd("ASKING").ignore().add_command(command.0.clone());
+        both.cmd("ASKING").ignore().add_command(command.0);
         let values = self.link.clone().req_packed_commands(&both, 1, 1).await;
         let value = values.map_err(failure)?.pop().ok_or_else(CallFailure::nonsense)?;
         reply(value)

@@ -64,7 +64,8 @@ impl Ear {
                     refusals = 0;
                 }
                 Some(failure) if is_refused => {
-                    warn(&link, &failure);
+                    let kind = failure.kind.as_str();
+                    crate::observe::warn_of_silence(&link.target().address(), kind);
                     refusals += 1;
                 }
                 Some(_) if refusals < REFUSALS => refusals += 1,
@@ -102,10 +103,6 @@ impl Ear {
 async fn answers(link: &Pool) -> bool {
     let ping = Command::new("PING");
     matches!(timeout(STEADY_AFTER, link.send(&ping)).await, Ok(Ok(_)))
-}
-
-fn warn(link: &Pool, failure: &CallFailure) {
-    crate::observe::warn_of_silence(&link.target().address(), failure.kind.as_str());
 }
 
 /// Marks that messages arrive, however the listening ends.
