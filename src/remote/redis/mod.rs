@@ -238,8 +238,9 @@ impl Redis {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
-        let login = Some(Login::new(provider));
-        self.link = Pool::new(Target { login, ..self.link.target().clone() });
+        let mut target = self.link.target().clone();
+        target.login = Some(Login::new(provider));
+        self.link = Pool::new(target);
         self
     }
 
