@@ -16,8 +16,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::lease::wakes::Wakes;
 use crate::remote::RemoteErrorKind;
@@ -45,13 +45,7 @@ pub(in crate::remote::redis) struct SlotInboxes {
 /// One node, and the task that hears it.
 struct NodeTask {
     inbox: Arc<NodeInbox>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for NodeTask {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    task: AbortOnDropHandle<()>,
 }
 
 impl SlotInboxes {
@@ -67,7 +61,9 @@ impl SlotInboxes {
 
     /// Returns whether messages on `channel` of this node arrive, and keeps it if so.
     pub(in crate::remote::redis) fn hears(&self, place: &Place, channel: &str) -> bool {
-        self.nodes.lock().get(place).is_some_and(|node| node.hears(channel))
+        self.nodes.lock().get(place).is_some_and(|node| {
+            !node.task.is_finished() && node.inbox.is_heard(channel) == Some(true)
+        })
     }
 
     /// Subscribes to `channel` on this node. Then messages arrive.
@@ -100,15 +96,9 @@ impl SlotInboxes {
         }
         let runtime = Handle::try_current().ok()?;
         let inbox = Arc::new(NodeInbox::new(self.wakes.clone()));
-        let task = runtime.spawn(Arc::clone(&inbox).hear(target()));
+        let task = AbortOnDropHandle::new(runtime.spawn(Arc::clone(&inbox).hear(target())));
         nodes.insert(place.clone(), NodeTask { inbox: Arc::clone(&inbox), task });
         Some(inbox)
-    }
-}
-
-impl NodeTask {
-    fn hears(&self, channel: &str) -> bool {
-        !self.task.is_finished() && self.inbox.is_heard(channel) == Some(true)
     }
 }
 

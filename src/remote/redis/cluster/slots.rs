@@ -76,7 +76,6 @@ pub(super) struct SlotMap {
     owners: Box<[u16]>,
     /// With the first slot of each.
     nodes: Vec<(u16, Place)>,
-    slots: u16,
 }
 
 impl SlotMap {
@@ -121,8 +120,7 @@ impl SlotMap {
         let first: Vec<_> = (0..places.len()).map(first).collect();
         let first = first.into_iter().map(|slot| slot.and_then(|slot| u16::try_from(slot).ok()));
         let nodes = first.zip(places).map(|(slot, place)| (slot.unwrap_or(0), place)).collect();
-        let slots = owners.iter().map(|owner| u16::from(*owner != NOBODY)).sum();
-        Ok(Self { owners, nodes, slots })
+        Ok(Self { owners, nodes })
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<&Place> {
@@ -131,7 +129,7 @@ impl SlotMap {
 
     /// Returns of how many slots it says which node has them.
     pub(super) fn slots(&self) -> u16 {
-        self.slots
+        self.owners.iter().map(|owner| u16::from(*owner != NOBODY)).sum()
     }
 
     fn node(&self, slot: u16) -> Option<&(u16, Place)> {
