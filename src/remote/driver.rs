@@ -64,8 +64,8 @@ pub(super) struct Driver {
     tending: AtomicU64,
     /// When that task was last at work, by the timers.
     tended_at: AtomicU64,
-    /// Counts subscriptions and losses of them.
-    subscriptions: watch::Sender<u64>,
+    /// Whether there was a subscription.
+    was_subscribed: watch::Sender<bool>,
     /// Held by the task that reads the log.
     pub(super) reading: tokio::sync::Mutex<()>,
     /// The task that tells the journal.
@@ -265,8 +265,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if self.remote().push().is_none() {
             return;
         }
-        let mut subscriptions = self.driver.subscriptions.subscribe();
-        let subscribed = subscriptions.wait_for(|count| *count > 0);
+        let mut was_subscribed = self.driver.was_subscribed.subscribe();
+        let subscribed = was_subscribed.wait_for(|was| *was);
         let _ = tokio::time::timeout(self.gate.settings.op_timeout / 2, subscribed).await;
     }
 
@@ -296,7 +296,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                     self.gate.attempt(RemoteOp::ReadLog, &shard, LOG_BYTES, announce).await?
                 }
             };
-            if self.is_answered(&asked, &reply, OwnItems::default()) {
+            if self.on(|link, now| link.is_answered(&asked, &reply, OwnItems::default(), now)) {
                 *self.driver.heard.lock() = Some(from);
                 return Ok(());
             }
@@ -314,16 +314,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.gate.link().asks(self.tick())
     }
 
-    fn is_answered(&self, asked: &Asked, reply: &LogReply, own: OwnItems<'_>) -> bool {
-        self.on(|link, now| link.is_answered(asked, reply, own, now))
-    }
-
     /// Takes what the log has replied to an announcement. What it does not say is read now, and not
     /// with the next heartbeat: what this process computes until then would be of no use to others.
     pub(super) fn is_announced(&self, asked: &Asked, reply: &LogReply, own: OwnItems<'_>) {
         // The server has checked its log before it appended to it.
         let asked = asked.verifying();
-        if !self.is_answered(&asked, reply, own) {
+        if !self.on(|link, now| link.is_answered(&asked, reply, own, now)) {
             self.gate.tend.notify_one();
         }
     }
@@ -427,7 +423,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// The runtime has ended or stands still, and with it the tasks that listened: on the
     /// next runtime they begin again.
     fn is_unattended(&self) {
-        self.driver.subscriptions.send_modify(|count| *count += 1);
         self.on(|link, _| link.is_unattended());
         self.driver.begun.store(false, Ordering::Release);
     }
@@ -476,12 +471,10 @@ impl<V: Send + Sync + 'static> OnNotice for EntryRemote<V> {
             Notice::Subscribed => {
                 // It may be another server.
                 self.gate.shards.all().iter().for_each(|shard| shard.clock.reset());
-                self.driver.subscriptions.send_modify(|count| *count += 1);
+                self.driver.was_subscribed.send_replace(true);
                 self.on(|link, _| link.is_subscribed());
             }
-            Notice::Unsubscribed => {
-                self.driver.subscriptions.send_modify(|count| *count += 1);
-            }
+            Notice::Unsubscribed => {}
         }
     }
 }
