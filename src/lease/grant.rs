@@ -122,11 +122,8 @@ impl Epoch {
 
     /// Takes a number as an epoch: any but 0.
     #[must_use]
-    pub const fn new(number: u64) -> Option<Self> {
-        match NonZeroU64::new(number) {
-            Some(number) => Some(Self(number)),
-            None => None,
-        }
+    pub fn new(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
     }
 
     /// Reads 16 hexadecimal digits.

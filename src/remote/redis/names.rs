@@ -162,13 +162,9 @@ fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
         return Err(ConfigError::new(&["namespace"], reason));
     }
     check(namespace, &["namespace"])?;
-    check_parts(namespace)
-}
-
-/// The first part of a name that is a number, or the word of legacy locks, ends the namespace: so
-/// it has no such part itself. Otherwise `a:1` with the cache `b` would share its names with `a`
-/// and the cache `1:b`, and a user with the rights to `a` could read `a:1`.
-fn check_parts(namespace: &str) -> Result<(), ConfigError> {
+    // The first part of a name that is a number, or the word of legacy locks, ends the namespace: so
+    // it has no such part itself. Otherwise `a:1` with the cache `b` would share its names with `a`
+    // and the cache `1:b`, and a user with the rights to `a` could read `a:1`.
     let ends = |part: &&str| *part == LEGACY || part.bytes().all(|byte| byte.is_ascii_digit());
     match namespace.split(':').find(ends) {
         None => Ok(()),
