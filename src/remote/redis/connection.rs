@@ -7,7 +7,6 @@
 pub(super) mod messages;
 mod topology;
 
-use std::fmt;
 use std::future::Future;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -369,13 +368,6 @@ fn with_user(
     }
 }
 
-/// Shows no user, no password and no path.
-impl fmt::Debug for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.infos.iter().map(address)).finish()
-    }
-}
-
 /// Writes where a server is: no user, no password and no path.
 fn address(info: &ConnectionInfo) -> String {
     match info.addr() {
@@ -546,8 +538,7 @@ fn client_failure(error: &RedisError) -> CallFailure {
             CallFailure::new(RemoteErrorKind::Denied, Cause::Plain, "wrong user or password")
         }
         // TLS that is refused is such a thing too.
-        ErrorKind::Client => CallFailure::disconnected(error.to_string()),
-        _ if gone => CallFailure::disconnected(error.to_string()),
+        kind if gone || kind == ErrorKind::Client => CallFailure::disconnected(error.to_string()),
         _ => CallFailure::new(RemoteErrorKind::Protocol, Cause::Plain, error.category()),
     }
 }

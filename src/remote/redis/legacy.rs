@@ -218,7 +218,7 @@ impl LegacyLock {
 impl fmt::Debug for LegacyLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LegacyLock")
-            .field("servers", &self.link)
+            .field("servers", &self.link.target().address())
             .field("lease", &self.lease)
             .finish_non_exhaustive()
     }

@@ -447,7 +447,7 @@ impl Redis {
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Redis")
-            .field("servers", &self.link)
+            .field("servers", &self.link.target().address())
             .field("namespace", &self.namespace)
             .finish_non_exhaustive()
     }

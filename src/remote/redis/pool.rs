@@ -2,7 +2,6 @@
 //! replaced when it is of no use any more.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
@@ -500,11 +499,5 @@ impl PoolState {
 impl Drop for PoolState {
     fn drop(&mut self) {
         self.lock_inboxes.get_mut().values().for_each(|inbox| inbox.stop());
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.target.fmt(f)
     }
 }
