@@ -26,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::error::ConfigError;
 use crate::remote::RemoteErrorKind;
 use crate::remote::redis::cluster::slots::slot_of;
-pub(super) use crate::remote::redis::connection::messages::Heard;
+pub(super) use crate::remote::redis::connection::messages::ChannelNotice;
 pub(super) use crate::remote::redis::connection::messages::Subscription;
 use crate::remote::redis::connection::messages::{Messages, Pulse};
 use crate::remote::redis::credentials::{Login, RedisCredentials, retry_pause};

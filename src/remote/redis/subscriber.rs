@@ -9,7 +9,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::lease::wakes::Wakes;
 use crate::remote::pause::Pause;
-use crate::remote::redis::connection::{Command, Heard, Subscription};
+use crate::remote::redis::connection::{ChannelNotice, Command, Subscription};
 use crate::remote::redis::message::{Message, wake};
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::reply::CallFailure;
@@ -80,7 +80,7 @@ impl Ear {
         notify(listener, Notice::Subscribed);
         // A wake-up may have been published before the subscription.
         self.wakes.wake_all();
-        while let Some(Heard::Message(channel, message)) = subscription.next().await {
+        while let Some(ChannelNotice::Message(channel, message)) = subscription.next().await {
             self.take(&channel, &message, listener);
         }
         drop(subscribed);

@@ -22,7 +22,9 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::lease::wakes::Wakes;
 use crate::remote::RemoteErrorKind;
 use crate::remote::redis::cluster::slots::Place;
-use crate::remote::redis::connection::{CONNECT_TIMEOUT, Command, Connection, Heard, Target};
+use crate::remote::redis::connection::{
+    CONNECT_TIMEOUT, ChannelNotice, Command, Connection, Target,
+};
 use crate::remote::redis::message::{Message, wake};
 
 /// How long the connection to a node is kept that no process waits at.
@@ -197,17 +199,17 @@ impl NodeInbox {
         drop(over);
     }
 
-    fn take(&self, heard: Heard) {
+    fn take(&self, heard: ChannelNotice) {
         match heard {
-            Heard::Message(_, message) => wake(&self.wakes, Message::decode(&message)),
-            Heard::Subscribed(channel) => {
+            ChannelNotice::Message(_, message) => wake(&self.wakes, Message::decode(&message)),
+            ChannelNotice::Subscribed(channel) => {
                 // This process ignores a channel that it has not subscribed to.
                 if let Some(is_heard) = self.channels.lock().get_mut(&channel) {
                     *is_heard = true;
                 }
                 self.changes.send_replace(());
             }
-            Heard::Unsubscribed(channel) => {
+            ChannelNotice::Unsubscribed(channel) => {
                 let ended = self.channels.lock().remove(&channel);
                 self.changes.send_replace(());
                 if ended == Some(true) {

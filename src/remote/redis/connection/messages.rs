@@ -53,7 +53,7 @@ pub(super) enum Messages {
 
 impl Messages {
     /// Returns what is heard next; nothing when the connection is gone.
-    async fn next(&mut self) -> Option<Heard> {
+    async fn next(&mut self) -> Option<ChannelNotice> {
         match self {
             Self::Push(pushed) => loop {
                 let PushInfo { kind, data } = pushed.recv().await?;
@@ -65,14 +65,14 @@ impl Messages {
                 match (kind, channel) {
                     (PushKind::Disconnection, _) => return None,
                     (PushKind::SSubscribe, Some(channel)) => {
-                        return Some(Heard::Subscribed(channel));
+                        return Some(ChannelNotice::Subscribed(channel));
                     }
                     (PushKind::SUnsubscribe, Some(channel)) => {
-                        return Some(Heard::Unsubscribed(channel));
+                        return Some(ChannelNotice::Unsubscribed(channel));
                     }
                     (PushKind::Message | PushKind::SMessage, Some(channel)) => {
                         let message = words.next().unwrap_or_default();
-                        return Some(Heard::Message(channel, message.into()));
+                        return Some(ChannelNotice::Message(channel, message.into()));
                     }
                     _ => (),
                 }
@@ -80,7 +80,7 @@ impl Messages {
             Self::Resp2(stream) => {
                 let message = stream.next().await?;
                 let payload = Bytes::copy_from_slice(message.get_payload_bytes());
-                Some(Heard::Message(message.get_channel_name().to_owned(), payload))
+                Some(ChannelNotice::Message(message.get_channel_name().to_owned(), payload))
             }
         }
     }
@@ -105,7 +105,7 @@ impl Subscription {
 
     /// Returns what is heard next; nothing when the connection is gone, or its server does not say
     /// that it lives.
-    pub(in crate::remote::redis) async fn next(&mut self) -> Option<Heard> {
+    pub(in crate::remote::redis) async fn next(&mut self) -> Option<ChannelNotice> {
         match select(pin!(self.messages.next()), &mut self.death).await {
             Either::Left((next, _)) => next,
             Either::Right(_) => None,
@@ -114,7 +114,7 @@ impl Subscription {
 }
 
 /// What a subscribed connection hears.
-pub(in crate::remote::redis) enum Heard {
+pub(in crate::remote::redis) enum ChannelNotice {
     /// A message, on this channel.
     Message(String, Bytes),
     /// Of the channel of a slot: messages arrive from now on.
