@@ -64,23 +64,19 @@ impl ServerClock {
     /// sample. Of a time to come it is a reading to come: the caller decides
     /// what that means.
     pub(crate) fn tick_of(&self, at: ServerTime) -> Option<Tick> {
-        self.best().map(|best| best.tick_of(at))
+        self.0.lock().best.map(|best| best.tick_of(at))
     }
 
     /// Returns the remote's time at `at`, or a little earlier. `None` before the
     /// first sample.
     pub(crate) fn server_time(&self, at: Tick) -> Option<ServerTime> {
-        self.best().map(|best| best.server_time(at))
+        self.0.lock().best.map(|best| best.server_time(at))
     }
 
     /// Begins again after a reconnect, which may lead to another server: the next
     /// sample replaces the present one, which serves until then.
     pub(crate) fn reset(&self) {
         self.0.lock().replace = true;
-    }
-
-    fn best(&self) -> Option<Sample> {
-        self.0.lock().best
     }
 }
 

@@ -177,7 +177,7 @@ impl<V: Send + Sync + 'static> Claim<V> {
                 // For the rest of the journal, and where the shard has gone away again.
                 return tend.notify_one();
             }
-            pause = shard.pace.lock().next_probe();
+            pause = shard.pace.lock().probes.lengthen();
         }
     }
 

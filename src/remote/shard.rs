@@ -140,7 +140,8 @@ pub(super) const fn probe_pause() -> Pause {
 
 /// How often a shard that is away is probed.
 pub(super) struct Pace {
-    probes: Pause,
+    /// After each probe that failed.
+    pub(super) probes: Pause,
     /// Before the first probe, where the last one proved nothing.
     relapses: Pause,
     brought_back: Option<Instant>,
@@ -149,11 +150,6 @@ pub(super) struct Pace {
 impl Pace {
     const fn new() -> Self {
         Self { probes: probe_pause(), relapses: probe_pause(), brought_back: None }
-    }
-
-    /// Returns how long to wait after a probe that failed.
-    pub(super) fn next_probe(&mut self) -> Duration {
-        self.probes.lengthen()
     }
 
     pub(super) fn was_brought_back(&mut self) {

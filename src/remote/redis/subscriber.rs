@@ -76,7 +76,8 @@ impl Ear {
     }
 
     async fn hear(&self, mut subscription: Subscription, listener: &Weak<dyn OnNotice>) {
-        let subscribed = SubscribedMark::from_now_on(&self.subscribed);
+        self.subscribed.store(true, Ordering::Release);
+        let subscribed = SubscribedMark(&self.subscribed);
         notify(listener, Notice::Subscribed);
         // A wake-up may have been published before the subscription.
         self.wakes.wake_all();
@@ -107,13 +108,6 @@ async fn answers(link: &Pool) -> bool {
 
 /// Marks that messages arrive, however the listening ends.
 struct SubscribedMark<'a>(&'a AtomicBool);
-
-impl<'a> SubscribedMark<'a> {
-    fn from_now_on(mark: &'a AtomicBool) -> Self {
-        mark.store(true, Ordering::Release);
-        Self(mark)
-    }
-}
 
 impl Drop for SubscribedMark<'_> {
     fn drop(&mut self) {
