@@ -74,7 +74,7 @@ impl<V: Send + Sync + 'static> Lead<V> {
             started: self.0.started,
             version: lease.map(|lease| lease.grant.version),
             is_second: self.0.is_second,
-            leased_key: lease.map(|lease| lease.key.clone()),
+            leased_key: lease.map(|lease| lease.attempt.key.clone()),
             replaces_value: lease.is_some_and(|lease| lease.over_value),
             way: lease.map(|lease| lease.way.clone()).unwrap_or_default(),
         }
@@ -193,7 +193,7 @@ impl<V: Send + Sync + 'static> Lead<V> {
     /// lease was granted.
     pub(crate) fn discard_remote_value(&mut self) {
         if let Some(lease) = &mut self.0.lease {
-            lease.discard_remote_value();
+            lease.over_value = false;
         }
     }
 

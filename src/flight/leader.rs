@@ -547,7 +547,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 self.publish(Arc::clone(entry));
                 self.leave_place();
                 let (errands, targets) =
-                    (lease.errands().clone(), place.targets(entry, &lease.key));
+                    (lease.attempt.errands.clone(), place.targets(entry, &lease.attempt.key));
                 errands.run(self.share(lease, Arc::clone(entry), applied, targets, place));
                 leavings
             }

@@ -425,7 +425,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             .and_then(|(at, version)| self.close((key, &shard), entry, (at, stamp), version));
         let Some((bytes, ttl)) = closed else {
             // It stays in this process; what others hold is out of date.
-            self.gate.observe(Occurrence::Unshareable { key });
+            self.gate.observer.happened(Occurrence::Unshareable { key });
             return self.invalidate_now(std::slice::from_ref(key)).await;
         };
         let put = || self.remote().put(key, ttl, bytes.clone());
