@@ -164,8 +164,9 @@ class StampedeCache:
         except ValueError:
             return dead
         epoch, position = found["stamp"]
-        # A tag, and its mark that makes values stale. Here both end the value.
+        # A tag, and the marks of tag and key that make values stale. Here all end the value.
         items = [start + tag for tag in found["tags"] for start in (b"t", b"t\0m")]
+        items.append(b"t\0m\0e" + key)
         log = self.server.script("positions", [self.log + b":tags"], *items)
         if not log or log[0] != epoch or log[1] < position:
             return dead

@@ -15,7 +15,7 @@ use crate::key::{Key, uncollected};
 use crate::observe::RemoteOp;
 use crate::remote::breaker::Backoff;
 use crate::remote::coordinator::EntryRemote;
-use crate::remote::link::items_of_keys;
+use crate::remote::link::{items_of_keys, items_of_tags};
 use crate::remote::link::journal::JournalWork;
 use crate::remote::link::known::OwnItems;
 use crate::remote::log::LogItem;
@@ -80,8 +80,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                     work
                 }
                 JournalWork::Tags(tags) => {
-                    let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
-                    self.announce_late(&items, &[]).await?;
+                    self.announce_late(&items_of_tags(tags), &[]).await?;
                     work
                 }
                 JournalWork::Keys(keys) => {
