@@ -114,8 +114,9 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     /// not fresh. A value that is put, or whose computation begins, after the call is fresh.
     ///
     /// Reaches other processes on the same remote, as [`invalidate_tag`](Self::invalidate_tag)
-    /// does; the value in the remote counts as stale too. Processes of a version that does not know
-    /// this record ignore it. Over a `PlainStore`, which has no log, it concerns the copy of this
+    /// does; the value in the remote counts as stale too. In a process that starts later its stale
+    /// windows count from the computation: the moment of the mark is not known there. Processes of
+    /// a version that does not know this record ignore it. Over a `PlainStore`, which has no log, it concerns the copy of this
     /// process alone, and [`Invalidation::remote`] is `NoRemote`.
     ///
     /// # Cost

@@ -183,12 +183,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     }
 
     /// Has the log say where its items are that concern an entry.
-    async fn ask_log(
-        &self,
-        log: &dyn RemoteLog,
-        entry: JudgedEntry<'_>,
-        stamp: Stamp,
-    ) -> Liveness {
+    async fn ask_log(&self, log: &dyn RemoteLog, entry: JudgedEntry<'_>, stamp: Stamp) -> Liveness {
         // A server that has taken over may lack what has ended this entry, and only it can say
         // that it is another one.
         let is_in_question = self.gate.link().is_in_question(self.tick());

@@ -163,8 +163,9 @@ impl Known {
         let mut recent = self.recent.iter();
         stamp.position >= arrived.position
             || stamp.position >= self.recent_since
-                && !recent
-                    .any(|(position, item)| is_between(*position) && item.concerns(entry.key, entry.tags))
+                && !recent.any(|(position, item)| {
+                    is_between(*position) && item.concerns(entry.key, entry.tags)
+                })
     }
 
     /// Returns whether this process has invalidated the key of an entry since it was computed.
