@@ -533,6 +533,24 @@ impl Tag {
         self.as_bytes().strip_prefix(&KeyKind::StaleMark.start()).map(Self::from_encoded)
     }
 
+    /// Returns the stale mark of what stands under one key.
+    pub(crate) fn mark_of_key(key: &Key) -> Self {
+        let tag = [&KeyKind::MarkedKey.start(), key.as_bytes()].concat();
+        Self::from_encoded(&tag).stale_mark()
+    }
+
+    /// Returns the key that this is the stale mark of.
+    pub(crate) fn marked_key(&self) -> Option<Key> {
+        let tag = self.as_bytes().strip_prefix(&KeyKind::StaleMark.start())?;
+        tag.strip_prefix(&KeyKind::MarkedKey.start()).map(Key::from_encoded)
+    }
+
+    /// Returns the tag whose record says where the log of a remote has the last stale mark of a key.
+    #[cfg(feature = "remote")]
+    pub(crate) fn of_marked_keys() -> Self {
+        Self::from_encoded(&KeyKind::MarkedKey.start())
+    }
+
     /// Returns whether this concerns every entry: as the tag of all, or as its stale mark.
     pub(crate) fn concerns_all(&self) -> bool {
         self.is_everything() || self.marked().is_some_and(|tag| tag.is_everything())

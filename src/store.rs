@@ -289,6 +289,10 @@ impl<V: Send + Sync + 'static> Store<V> for LocalStore<V> {
         StoreChange { applied, garbage: self.empty_bin() }
     }
 
+    fn peek(&self, key: &[u8]) -> Option<EntryRef<V>> {
+        Self::peek(self, key)
+    }
+
     fn clear(&self) -> Garbage<V> {
         of_kind!(self, store => store.clear());
         self.empty_bin()

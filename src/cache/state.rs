@@ -352,17 +352,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.observer.happened(Occurrence::TagInvalidated { tag });
     }
 
-    pub(crate) fn mark_stale_now(&self, key: &Key) -> bool {
-        let now = self.engine.clock.now();
-        let is_of_use = |entry: &Arc<Entry<V>>| {
-            now < entry.window().kept_until() && self.engine.log.is_alive(entry)
-        };
-        let found = self.local.peek(key.as_bytes()).filter(is_of_use);
-        let Some(entry) = found else { return false };
-        entry.mark_stale(now);
-        true
-    }
-
     pub(crate) fn stats(&self) -> Stats {
         drop(self.local.settle());
         let stats = Stats {

@@ -669,7 +669,16 @@ where
         self.handle.put_with_now(key, value.into());
     }
 
-    /// Makes a value stale; see [`Stampede::mark_stale_now`].
+    /// Makes a value stale; see [`Stampede::mark_stale`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: once polled, it is done, here and in the remote.
+    pub async fn mark_stale<F>(&self, key: impl KeyOf<K, F>) -> Invalidation {
+        self.handle.mark_stale(key).await
+    }
+
+    /// Makes a value stale, from where nothing can be awaited; see [`Stampede::mark_stale_now`].
     pub fn mark_stale_now<F>(&self, key: impl KeyOf<K, F>) -> bool {
         self.handle.mark_stale_now(key)
     }

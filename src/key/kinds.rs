@@ -21,6 +21,8 @@ pub(crate) enum KeyKind {
     Struct = b'k',
     /// A record that makes entries with a tag stale.
     StaleMark = b'm',
+    /// A key, in place of the tag whose entries a record makes stale.
+    MarkedKey = b'e',
     /// The hash that stands for a long tag in the log of a process.
     LongTag = b'x',
     /// A request over HTTP that names its host in a field, or nowhere.

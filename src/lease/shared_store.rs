@@ -64,6 +64,8 @@ pub(crate) enum UncacheableFor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Done,
+    /// It has no log by which other processes would hear of it.
+    NoLog,
     /// It is away; it will be told before it is asked again.
     Queued,
 }

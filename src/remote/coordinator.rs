@@ -175,26 +175,27 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         match (liveness, entry.stamp) {
             (Liveness::Unknown, Some(stamp)) if self.gate.log_answers() => {
-                self.ask_log(log, entry.tags, stamp).await
+                self.ask_log(log, entry, stamp).await
             }
             (liveness, _) => liveness,
         }
     }
 
-    /// Has the log say where its items of `tags` are.
-    async fn ask_log(&self, log: &dyn RemoteLog, tags: &[Tag], stamp: Stamp) -> Liveness {
+    /// Has the log say where its items are that concern an entry.
+    async fn ask_log(&self, log: &dyn RemoteLog, entry: JudgedEntry<'_>, stamp: Stamp) -> Liveness {
         // A server that has taken over may lack what has ended this entry, and only it can say
         // that it is another one.
         let is_in_question = self.gate.link().is_in_question(self.tick());
         if is_in_question && self.read_log_on().await.is_err() {
             return Liveness::Unknown;
         }
-        let marks = tags.iter().map(Tag::stale_mark);
-        let tags: Vec<_> = tags.iter().cloned().chain(marks).collect();
+        let marks = entry.marks().into_iter().chain([Tag::of_marked_keys()]);
+        let tags: Vec<_> = entry.tags.iter().cloned().chain(marks).collect();
         let asked = self.asks();
         let (shard, ask) = (self.gate.log_shard(), || log.positions(&tags));
         let positions = self.gate.call_shard(RemoteOp::ReadPositions, &shard, 0, ask).await;
-        let Ok(Some(positions)) = positions else { return Liveness::Unknown };
+        let Ok(Some(mut positions)) = positions else { return Liveness::Unknown };
+        let marked_keys = positions.positions.pop();
         if is_rolled_back(&positions.header, asked.stamp) {
             // What it lacks may be just what has ended this entry.
             self.on(|link, _| link.has_lost_items());
@@ -203,7 +204,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if !self.gate.link().is_over_one_connection(&asked) {
             return Liveness::Unknown;
         }
-        judge_by(&positions, stamp)
+        if let Some(position) = marked_keys {
+            self.gate.link().is_told_of_marked_keys(&positions.header, position);
+        }
+        judge_by(&positions, entry.tags.len(), stamp)
     }
 
     fn judge_without_log(&self, entry: JudgedEntry<'_>, started: ServerTime) -> Liveness {

@@ -215,6 +215,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                     engine.invalidated_elsewhere(&key);
                 }
                 Ok(tag) => {
+                    if let Some(key) = tag.marked_key() {
+                        engine.mark_stale(&key);
+                        continue;
+                    }
                     let concerns_all = tag.concerns_all();
                     let seq = engine.invalidate_tag(tag, engine.clock.now());
                     if concerns_all {

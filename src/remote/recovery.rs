@@ -14,9 +14,9 @@ use futures_util::future::join_all;
 use crate::key::{Key, uncollected};
 use crate::observe::RemoteOp;
 use crate::remote::coordinator::EntryRemote;
-use crate::remote::link::items_of_keys;
 use crate::remote::link::journal::JournalWork;
 use crate::remote::link::known::OwnItems;
+use crate::remote::link::{items_of_keys, items_of_tags};
 use crate::remote::log::LogItem;
 use crate::remote::shard::{Shard, ShardState, probe_pause};
 use crate::remote::{RemoteErrorKind, Version};
@@ -79,8 +79,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                     work
                 }
                 JournalWork::Tags(tags) => {
-                    let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
-                    self.announce_late(&items, &[]).await?;
+                    self.announce_late(&items_of_tags(tags), &[]).await?;
                     work
                 }
                 JournalWork::Keys(keys) => {
