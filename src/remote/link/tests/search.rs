@@ -120,7 +120,7 @@ fn search(model: &WorldModel, most: usize) -> SearchOutcome {
     let (mut depth, deepest) = (0, number("STAMPEDE_MODEL_DEPTH").unwrap_or(usize::MAX));
     while !last.is_empty() {
         let mut next = Vec::new();
-        // The states of the deepest level are judged, and not kept: most of the memory is theirs.
+        // The states of the deepest level are judged, and not kept: they take most of the memory.
         let keeps = depth + 1 < deepest;
         for (from, world) in last {
             let mut found = None;
