@@ -228,7 +228,7 @@ async fn what_is_invalidated_while_redis_is_away_does_not_come_back_with_it() {
 async fn a_key_that_was_marked_is_stale_in_all_processes_and_in_those_that_start_later() {
     let server = Server::start();
     let stale = || {
-        let redis = Redis::lazy(server.url()).unwrap().namespace("stampede").op_timeout(LIMIT);
+        let redis = Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(LIMIT);
         patient().stale_for(60 * MINUTE).redis(redis).build().unwrap()
     };
     let mut caches = vec![stale(), stale()];
