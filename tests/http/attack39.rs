@@ -1,7 +1,5 @@
 //! Attacks on `cancel_unwanted` over HTTP, and on settings that nobody has attacked before.
 
-use std::time::Duration;
-
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{HttpStampede, Stampede};
 use tracing::Level;
@@ -15,6 +13,11 @@ fn builder() -> tower_stampede::Builder<tower_stampede::StoredResponse> {
     Stampede::builder("web").origin_only().jitter(0.0).cancel_unwanted(0.5)
 }
 
+/// With and without the setting.
+fn both() -> [(bool, tower_stampede::Builder<tower_stampede::StoredResponse>); 2] {
+    [(false, Stampede::builder("web").origin_only().jitter(0.0)), (true, builder())]
+}
+
 fn cancelling() -> HttpStampede {
     builder().build().unwrap()
 }
@@ -25,27 +28,29 @@ fn cancelling() -> HttpStampede {
 /// that look: each 64th frame has one, and on several threads each frame may.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_its_client_has_read_to_the_end_is_stored() {
-    let cache = cancelling();
-    let sources = Sources::default();
-    let origin = sources.origin(|_, answer| answer.header("content-length", "64"));
-    let app = layered(cache.http_layer(), &origin);
-    let mut client = open(&app, get("/report")).await;
-    let source = sources.take(0);
-    let reading = spawn(async move {
-        // As a server does that has sent as many bytes as it has promised.
-        while client.read < 64 {
-            client.read += client.next_frame().await;
+    for (cancels, builder) in both() {
+        let cache = builder.build().unwrap();
+        let sources = Sources::default();
+        let origin = sources.origin(|_, answer| answer.header("content-length", "64"));
+        let app = layered(cache.http_layer(), &origin);
+        let mut client = open(&app, get("/report")).await;
+        let source = sources.take(0);
+        let reading = spawn(async move {
+            // As a server does that has sent as many bytes as it has promised.
+            while client.read < 64 {
+                client.read += client.next_frame().await;
+            }
+        });
+        settle().await;
+        for _ in 0..64 {
+            source.send("x");
         }
-    });
-    settle().await;
-    for _ in 0..64 {
-        source.send("x");
+        reading.await.unwrap();
+        settle().await;
+        let next = spawn(async move { open(&app, get("/report")).await.is(Hit) });
+        assert!(next.await.unwrap(), "the whole body had come, and was thrown away: {cancels}");
+        assert_eq!(origin.calls(), 1);
     }
-    reading.await.unwrap();
-    settle().await;
-    let next = spawn(async move { open(&app, get("/report")).await.is(Hit) });
-    assert!(next.await.unwrap(), "the whole body had come, and was thrown away");
-    assert_eq!(origin.calls(), 1);
 }
 
 /// Breaks `Builder::cancel_unwanted`: "a body over HTTP when it has no reader", and the comment at
@@ -77,8 +82,7 @@ async fn a_body_that_is_not_stored_anyway_is_dropped_with_its_last_reader() {
 async fn with_a_response_in_hand_a_body_is_expected_to_take_as_long_as_that_took() {
     let cache = cancelling();
     let sources = Sources::default();
-    let origin =
-        sources.origin(|_, answer| answer.header("cache-control", "stale-if-error=3600"));
+    let origin = sources.origin(|_, answer| answer.header("cache-control", "stale-if-error=3600"));
     let app = layered(cache.http_layer(), &origin);
     let mut first = open(&app, get("/report")).await;
     pass(secs(10)).await;
@@ -99,23 +103,28 @@ async fn with_a_response_in_hand_a_body_is_expected_to_take_as_long_as_that_took
 /// the cache has changed since.
 #[tokio::test(start_paused = true)]
 async fn a_body_that_went_on_is_not_dropped_later_since_another_one_took_long() {
-    let (app, _, sources) = fed(cancelling().http_layer());
-    let mut first = open(&app, get("/0")).await;
-    let mut slow = open(&app, get("/slow")).await;
-    pass(secs(10)).await;
-    sources.take(0).send("all");
-    assert!(first.rest().await.is("all"));
-    pass(secs(1790)).await;
-    let leaves = open(&app, get("/1")).await;
-    let (source, other) = (sources.take(2), sources.take(1));
+    let cache = builder().compute_timeout(secs(3600)).build().unwrap();
+    let sources = Sources::default();
+    let bodies = sources.clone();
+    let origin = Origin::new(move |call| match call.n {
+        0 => Answer::ok("max-age=60", "quick").after(secs(10)),
+        1 => Answer::ok("max-age=60", "slow").after(secs(1000)),
+        _ => Answer::ok("max-age=60", bodies.body()),
+    });
+    let app = layered(cache.http_layer(), &origin);
+    assert_eq!(send(&app, get("/quick")).await.text(), "quick");
+    let slow = app.clone();
+    let slow = spawn(async move { send(&slow, get("/slow")).await.text().to_owned() });
+    pass(secs(992)).await;
+    let leaves = open(&app, get("/p")).await;
+    let source = sources.take(0);
     source.send("one ");
     pass(secs(6)).await;
     drop(leaves);
     source.send("two ");
     settle().await;
     assert!(!source.is_dropped(), "6 s are more than half of 10 s");
-    drop(other);
-    slow.rest().await;
+    assert_eq!(slow.await.unwrap(), "slow");
     source.send("three");
     settle().await;
     assert!(!source.is_dropped(), "it was decided that it goes on");
@@ -127,21 +136,52 @@ async fn a_body_that_went_on_is_not_dropped_later_since_another_one_took_long() 
 /// no reader at its first look.
 #[tokio::test(start_paused = true)]
 async fn clients_that_get_a_304_from_a_cold_cache_fill_it() {
-    let sources = Sources::default();
-    let origin = sources.origin(|_, answer| answer.header("etag", "\"1\""));
-    let app = layered(cancelling().http_layer(), &origin);
-    for n in 0..3 {
-        let client = with("/report", &[("if-none-match", "\"1\"")]);
-        let head = open(&app, client).await.head;
-        assert_eq!(head.status, 304);
-        if n < origin.calls() {
-            let source = sources.take(n);
-            source.send("all");
-            drop(source);
+    for (cancels, builder) in both() {
+        let sources = Sources::default();
+        let origin = sources.origin(|_, answer| answer.header("etag", "\"1\""));
+        let app = layered(builder.build().unwrap().http_layer(), &origin);
+        for n in 0..3 {
+            let client = with("/report", &[("if-none-match", "\"1\"")]);
+            assert_eq!(open(&app, client).await.head.status, 304);
+            pass(secs(1)).await;
+            if n < origin.calls() {
+                let source = sources.take(n);
+                source.send("all");
+                drop(source);
+                pass(secs(1)).await;
+            }
         }
-        pass(Duration::from_secs(1)).await;
+        assert_eq!(origin.calls(), 1, "of three clients that have not hung up: {cancels}");
     }
-    assert_eq!(origin.calls(), 1, "three clients that have not hung up");
+}
+
+/// Breaks `HttpLayer::fill_from_ranges`: "a range request that finds nothing fresh asks the service for
+/// the whole response, once for a crowd. It is stored, and each client gets its part of it." With
+/// `cancel_unwanted` a client that has got its part is a reader that has gone: the whole is dropped, and
+/// each part of a file costs a call for the whole. `Pump::is_of_use` in `http/flow/lead/pump.rs`.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_has_got_its_part_has_asked_for_the_whole() {
+    for (cancels, builder) in both() {
+        let sources = Sources::default();
+        let origin = sources.origin(|_, answer| answer.header("content-length", "12"));
+        let app = layered(builder.build().unwrap().http_layer(), &origin);
+        let part = || with("/file", &[("range", "bytes=0-3")]);
+        let asking = app.clone();
+        let first = spawn(async move {
+            let mut client = open(&asking, part()).await;
+            (client.head.status.as_u16(), client.rest().await.text().to_owned())
+        });
+        pass(secs(1)).await;
+        let source = sources.take(0);
+        source.send("part");
+        assert_eq!(first.await.unwrap(), (206, "part".into()));
+        settle().await;
+        source.send("the rest");
+        drop(source);
+        pass(secs(1)).await;
+        let last = open(&app, with("/file", &[("range", "bytes=4-11")])).await;
+        assert!(last.is(Hit) && origin.calls() == 1, "{cancels}: {} calls", origin.calls());
+    }
 }
 
 /// Breaks `Builder::cancel_unwanted`: "Refreshes in the background go on, and so does work that a soft
@@ -149,34 +189,36 @@ async fn clients_that_get_a_304_from_a_cold_cache_fill_it() {
 /// request comes; a request that learns of a `Vary` leads another flight, and that is not kept.
 #[tokio::test(start_paused = true)]
 async fn work_that_a_soft_time_out_has_left_goes_on_for_another_variant() {
-    let cache = builder().soft_timeout(secs(3)).build().unwrap();
-    let sources = Sources::default();
-    let bodies = sources.clone();
-    let origin = Origin::new(move |call| match (call.n, call.header("accept-language")) {
-        (0, _) => Answer::ok("max-age=60, stale-if-error=3600", "old").after(secs(10)),
-        (_, Some("en")) => {
-            let answer = Answer::ok("max-age=60", bodies.body()).after(secs(1));
-            answer.header("vary", "accept-language")
-        }
-        _ => {
-            let answer = Answer::ok("max-age=60", "neu").after(secs(4));
-            answer.header("vary", "accept-language")
-        }
-    });
-    let app = layered(cache.http_layer(), &origin);
-    let (en, de) = ([("accept-language", "en")], [("accept-language", "de")]);
-    assert_eq!(send(&app, with("/p", &en)).await.text(), "old");
-    pass(secs(120)).await;
-    let (first, second) = (app.clone(), app.clone());
-    let first = spawn(async move { open(&first, with("/p", &en)).await });
-    settle().await;
-    let second = spawn(async move { send(&second, with("/p", &de)).await });
-    let _first = first.await.unwrap();
-    let reply = second.await.unwrap();
-    assert!(reply.is(StaleIfError), "{reply:?}");
-    pass(secs(5)).await;
-    let reply = send(&app, with("/p", &de)).await;
-    assert!(reply.is(Hit) && reply.text() == "neu", "{reply:?}");
+    for (cancels, builder) in both() {
+        let cache = builder.soft_timeout(secs(3)).build().unwrap();
+        let sources = Sources::default();
+        let bodies = sources.clone();
+        let origin = Origin::new(move |call| match (call.n, call.header("accept-language")) {
+            (0, _) => Answer::ok("max-age=60, stale-if-error=3600", "old").after(secs(10)),
+            (_, Some("en")) => {
+                let answer = Answer::ok("max-age=60", bodies.body()).after(secs(1));
+                answer.header("vary", "accept-language")
+            }
+            _ => {
+                let answer = Answer::ok("max-age=60", "neu").after(secs(4));
+                answer.header("vary", "accept-language")
+            }
+        });
+        let app = layered(cache.http_layer(), &origin);
+        let (en, de) = ([("accept-language", "en")], [("accept-language", "de")]);
+        assert_eq!(send(&app, with("/p", &en)).await.text(), "old");
+        pass(secs(120)).await;
+        let (first, second) = (app.clone(), app.clone());
+        let first = spawn(async move { open(&first, with("/p", &en)).await });
+        settle().await;
+        let second = spawn(async move { send(&second, with("/p", &de)).await });
+        let _first = first.await.unwrap();
+        let reply = second.await.unwrap();
+        assert!(reply.is(StaleIfError), "{reply:?}");
+        pass(secs(5)).await;
+        let reply = send(&app, with("/p", &de)).await;
+        assert!(reply.is(Hit) && reply.text() == "neu", "{cancels}: {reply:?}");
+    }
 }
 
 /// Breaks docs/observability.md, "An outage that no caller sees": "the cache reports each failure that
@@ -229,26 +271,4 @@ async fn what_a_file_names_as_a_credential_is_one_also_by_the_list_that_it_repla
     let app = layered(cache.http_layer(), &origin);
     assert_eq!(send(&app, with("/p", &[("x-key", "anna")])).await.text(), "anna");
     assert_eq!(send(&app, with("/p", &[("x-key", "bert")])).await.text(), "bert");
-}
-
-/// Breaks `Builder::cancel_unwanted`: "as soon as no caller waits for it any more [...] a body over HTTP
-/// when it has no reader". A HEAD that waits for a GET wants the flight, and reads nothing: when it
-/// goes, `Flight::lose_interest` tells the computation, and nobody wakes the pump, which waits for a
-/// reader to go (`Feed::watch`). A body that is silent stays until `body_idle_timeout`.
-#[tokio::test(start_paused = true)]
-async fn a_body_whose_last_caller_was_a_head_is_dropped_at_once() {
-    let cache = cancelling();
-    let sources = Sources::default();
-    let origin = sources.origin(|_, answer| answer.after(secs(2)));
-    let app = layered(cache.http_layer(), &origin);
-    let (first, second) = (app.clone(), app.clone());
-    let leader = spawn(async move { open(&first, get("/p")).await });
-    settle().await;
-    let head = spawn(async move { open(&second, request("HEAD", "/p", &[])).await });
-    settle().await;
-    leader.abort();
-    pass(secs(3)).await;
-    assert_eq!((head.await.unwrap().head.status.as_u16(), origin.calls()), (200, 1));
-    settle().await;
-    assert!(sources.take(0).is_dropped(), "no caller waits, and no client reads");
 }
