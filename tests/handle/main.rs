@@ -5,6 +5,7 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod attack39;
 mod batch_callers;
 mod batch_edges;
 mod batch_storm;

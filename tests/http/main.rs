@@ -6,6 +6,7 @@ mod kit;
 
 mod admin;
 mod arriving_bytes;
+mod attack39;
 mod attacks;
 mod body;
 mod caller_context;
