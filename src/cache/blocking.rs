@@ -10,6 +10,7 @@ use futures_util::FutureExt;
 use futures_util::future::lazy;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{block_in_place, spawn_blocking};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::cache::computation::CallerClosure;
 use crate::cache::compute::Answer;
@@ -296,7 +297,8 @@ where
         Some(scope) => within(scope, lazy(|_| compute())).now_or_never(),
         None => Some(compute()),
     };
-    match spawn_blocking(work).await {
+    // Where it waits for a thread, and its caller's time is over, it does not run at all.
+    match AbortOnDropHandle::new(spawn_blocking(work)).await {
         Ok(Some(result)) => result.map_err(Into::into),
         Ok(None) => Err(Error::new(ErrorKind::ShutDown).into()),
         Err(error) => match error.try_into_panic() {

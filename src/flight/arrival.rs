@@ -58,11 +58,6 @@ impl<V: Send + Sync + 'static, P: Destination<V>> Arrival<V, P> {
         }
     }
 
-    /// Returns whether no caller waits for it, and it need not go on without one.
-    pub(crate) fn is_needless(&self) -> bool {
-        self.leader.is_needless()
-    }
-
     /// Says that it has paused: other processes need not wait for it.
     pub(crate) fn pause(&mut self) {
         self.leader.give_up_lease();

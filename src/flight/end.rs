@@ -52,6 +52,8 @@ pub(crate) enum End<V> {
     Held { error: Error, noted: Option<Duration> },
     /// Another process refreshes the key; this one looks again after a pause.
     LeftToAnother(Duration),
+    /// The computation was cancelled: no caller waited for it.
+    Unwanted,
     /// The leader was dropped, at any point.
     Lost,
 }
@@ -314,12 +316,12 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 marks.refresh_pause.pause_until(now.plus(pause));
                 Steps::of(Verdict::Abandoned(Abandonment::Lost), None)
             }
+            End::Unwanted => {
+                let verdict = Verdict::Abandoned(Abandonment::Lost);
+                Steps::of(verdict, Some(ComputationEnd::Cancelled))
+            }
             End::Lost => {
-                let how = match self.is_needless() {
-                    true => ComputationEnd::Cancelled,
-                    false => ComputationEnd::Dropped,
-                };
-                let how = self.has_computed.then_some(how);
+                let how = self.has_computed.then_some(ComputationEnd::Dropped);
                 Steps::of(Verdict::Abandoned(Abandonment::Lost), how)
             }
         }
@@ -500,9 +502,11 @@ impl<V> End<V> {
                 Conclusion::Share(_) | Conclusion::NotShared | Conclusion::Withdraw => false,
             },
             Self::Panicked | Self::Held { noted: Some(_), .. } | Self::LeftToAnother(_) => true,
-            Self::Filled { .. } | Self::Found(_) | Self::Held { noted: None, .. } | Self::Lost => {
-                false
-            }
+            Self::Filled { .. }
+            | Self::Found(_)
+            | Self::Held { noted: None, .. }
+            | Self::Unwanted
+            | Self::Lost => false,
         }
     }
 }

@@ -232,7 +232,17 @@ impl<V: Send + Sync + 'static> Lead<V> {
         self.0.is_unbounded()
     }
 
-    /// Waits until the work is of no use any more, see [`Leader::is_needless`].
+    /// Returns whether the work is of no use, see [`Leader::is_needless`].
+    pub(crate) fn is_needless(&self) -> bool {
+        self.0.is_needless()
+    }
+
+    /// Ends the flight of work that was of no use, and is dropped.
+    pub(crate) fn cancel(self) {
+        self.0.end(End::Unwanted);
+    }
+
+    /// Waits until the work is of no use any more.
     pub(crate) async fn wait_until_needless(&self) {
         self.0.wait_until_needless().await;
     }

@@ -74,62 +74,6 @@ async fn a_body_that_is_not_stored_anyway_is_dropped_with_its_last_reader() {
     assert!(source.is_dropped(), "it is read for nobody: {} frames", source.taken());
 }
 
-/// Breaks `Builder::cancel_unwanted`: "Expected is the time that the value in hand has taken". Of a
-/// response that is the time to its head alone (`received.delay()` in `http/flow/fill.rs`), while the
-/// mean of a cache counts to the end of the body: so with a response in hand that came in 10 s, its
-/// head at once, no body is ever cancelled.
-#[tokio::test(start_paused = true)]
-async fn with_a_response_in_hand_a_body_is_expected_to_take_as_long_as_that_took() {
-    let cache = cancelling();
-    let sources = Sources::default();
-    let origin = sources.origin(|_, answer| answer.header("cache-control", "stale-if-error=3600"));
-    let app = layered(cache.http_layer(), &origin);
-    let mut first = open(&app, get("/report")).await;
-    pass(secs(10)).await;
-    sources.take(0).send("all");
-    assert!(first.rest().await.is("all"));
-    pass(secs(120)).await;
-    let client = open(&app, get("/report")).await;
-    let source = sources.take(1);
-    source.send("one ");
-    pass(secs(1)).await;
-    drop(client);
-    settle().await;
-    assert!(source.is_dropped(), "its client has left after 1 s of an expected 10 s");
-}
-
-/// Breaks docs/decisions/083-unwanted-work.md: "The decision falls when the last caller leaves, and
-/// again when one that has come since leaves." `Pump::next` asks at each frame again, and the mean of
-/// the cache has changed since.
-#[tokio::test(start_paused = true)]
-async fn a_body_that_went_on_is_not_dropped_later_since_another_one_took_long() {
-    let cache = builder().compute_timeout(secs(3600)).build().unwrap();
-    let sources = Sources::default();
-    let bodies = sources.clone();
-    let origin = Origin::new(move |call| match call.n {
-        0 => Answer::ok("max-age=60", "quick").after(secs(10)),
-        1 => Answer::ok("max-age=60", "slow").after(secs(1000)),
-        _ => Answer::ok("max-age=60", bodies.body()),
-    });
-    let app = layered(cache.http_layer(), &origin);
-    assert_eq!(send(&app, get("/quick")).await.text(), "quick");
-    let slow = app.clone();
-    let slow = spawn(async move { send(&slow, get("/slow")).await.text().to_owned() });
-    pass(secs(992)).await;
-    let leaves = open(&app, get("/p")).await;
-    let source = sources.take(0);
-    source.send("one ");
-    pass(secs(6)).await;
-    drop(leaves);
-    source.send("two ");
-    settle().await;
-    assert!(!source.is_dropped(), "6 s are more than half of 10 s");
-    assert_eq!(slow.await.unwrap(), "slow");
-    source.send("three");
-    settle().await;
-    assert!(!source.is_dropped(), "it was decided that it goes on");
-}
-
 /// Breaks "It saves an origin work for clients that are gone" (docs/how-it-works.md): this client has
 /// its answer, and the next one asks for the same. With `cancel_unwanted` a page that browsers
 /// validate is never stored, and each of them costs a call: the 304 has no body, so `Pump::next` finds
