@@ -234,7 +234,8 @@ impl Sent {
         if is_dead(&self.tags) || is_dead(&own_tags) {
             return None;
         }
-        let (length, times) = (body.size_hint().exact(), ArrivalTime::now(cache, self.started).times());
+        let (length, times) =
+            (body.size_hint().exact(), ArrivalTime::now(cache, self.started).times());
         let asked = &RequestFacts { method: RequestMethod::Get, credentials: self.credentials };
         let (parts, config) = (head, &rules.config);
         let facts = ResponseFacts { asked, parts, length, cache_for, config, times };
