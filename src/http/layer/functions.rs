@@ -16,7 +16,7 @@ use crate::http::body::RequestBody;
 use crate::http::config;
 use crate::http::flow::error_response::Refusal;
 use crate::http::layer::HttpLayer;
-use crate::http::layer::rules::{ErrorRule, KeyRule};
+use crate::http::layer::rules::{ServiceErrorRule, KeyRule};
 use crate::key::{KeyBuf, ToKey};
 
 /// # Keys by functions of the application
@@ -497,7 +497,7 @@ impl HttpLayer {
 }
 
 /// A rule for errors of one type.
-fn of_type<E: 'static>(is: impl Fn(&E) -> bool + Send + Sync + 'static) -> ErrorRule {
+fn of_type<E: 'static>(is: impl Fn(&E) -> bool + Send + Sync + 'static) -> ServiceErrorRule {
     Arc::new(move |error: &dyn Any| error.downcast_ref().is_some_and(&is))
 }
 

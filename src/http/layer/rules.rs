@@ -23,7 +23,7 @@ use crate::key::KeyBuf;
 
 pub(super) type KeyRule = Arc<dyn Fn(&Parts, &mut KeyBuf) -> bool + Send + Sync>;
 pub(super) type RequestRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-pub(super) type ErrorRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
+pub(super) type ServiceErrorRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
 pub(super) type RefusalRule = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
 pub(super) type PostKeyRule = Arc<dyn Fn(&Parts, &Bytes) -> Option<KeyBuf> + Send + Sync>;
 pub(super) type ClientRule = Arc<dyn Fn(&Parts) -> Option<ClientKey> + Send + Sync>;
@@ -54,9 +54,9 @@ pub(crate) struct Rules {
     /// The places for requests that are forwarded outside of flights, if they are bounded.
     pub(in crate::http) forwarded: Option<ForwardBound>,
     /// Which errors of the service say that it was not reached.
-    pub(in crate::http) disconnected: Option<ErrorRule>,
+    pub(in crate::http) disconnected: Option<ServiceErrorRule>,
     /// Which errors of the service say that it has received nothing.
-    pub(in crate::http) unsent: Option<ErrorRule>,
+    pub(in crate::http) unsent: Option<ServiceErrorRule>,
     /// Which writes invalidate; all without it.
     pub(in crate::http) invalidates: Option<WriteRule>,
     /// A `fn() -> Q` for the request bodies of one type.

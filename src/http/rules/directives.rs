@@ -57,12 +57,14 @@ macro_rules! directives {
         numbers { $($(#[$number_doc:meta])* $number:ident = $number_name:literal,)+ }
         flags { $($(#[$flag_doc:meta])* $flag:ident = $flag_name:literal $rule:ident,)+ }
         derived { $($(#[$derived_doc:meta])* $derived:ident,)+ }
+        more_flags { $($(#[$more_doc:meta])* $more:ident = $more_name:literal $more_rule:ident,)* }
     ) => {
         /// The directives of a response that a shared cache has to know.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
         pub(crate) struct Directives {
             $($(#[$flag_doc])* pub(crate) $flag: bool,)+
             $($(#[$derived_doc])* pub(crate) $derived: bool,)+
+            $($(#[$more_doc])* pub(crate) $more: bool,)*
             /// By these directives, or by `Expires` where they set none.
             pub(crate) lifetime: Lifetime,
             pub(crate) stale_while_revalidate: Option<u32>,
@@ -76,11 +78,11 @@ macro_rules! directives {
         impl Directives {
             /// How many flags there are.
             pub(crate) const FLAGS: usize =
-                [$(stringify!($flag),)+ $(stringify!($derived),)+].len();
+                [$(stringify!($flag),)+ $(stringify!($derived),)+ $(stringify!($more),)*].len();
 
             /// Returns the flags as bits, in the order of the table: responses are stored so.
             pub(crate) fn flag_bits(&self) -> u16 {
-                let flags = [$(self.$flag,)+ $(self.$derived,)+];
+                let flags = [$(self.$flag,)+ $(self.$derived,)+ $(self.$more,)*];
                 flags.iter().rev().fold(0, |bits, flag| bits << 1 | u16::from(*flag))
             }
 
@@ -97,6 +99,7 @@ macro_rules! directives {
                 Some(Self {
                     $($flag: next(),)+
                     $($derived: next(),)+
+                    $($more: next(),)*
                     ..Self::default()
                 })
             }
@@ -107,6 +110,9 @@ macro_rules! directives {
                     $(_ if name.eq_ignore_ascii_case($flag_name.as_bytes()) => {
                         (FlagRule::$rule, &mut self.$flag)
                     })+
+                    $(_ if name.eq_ignore_ascii_case($more_name.as_bytes()) => {
+                        (FlagRule::$more_rule, &mut self.$more)
+                    })*
                     _ => return None,
                 })
             }
@@ -129,7 +135,7 @@ macro_rules! directives {
 
         /// All names of directives that we know.
         pub(crate) const NAMES: &[&str] =
-            &[$($number_name,)+ $($flag_name,)+];
+            &[$($number_name,)+ $($flag_name,)+ $($more_name,)*];
 
         /// The names of the directives with a number.
         #[cfg(test)]
@@ -137,8 +143,8 @@ macro_rules! directives {
     };
 }
 
-// The bits of stored responses keep their places: a new flag needs one behind those of `derived`. A
-// process of an older version does not read a response with the new flag.
+// A new flag belongs into `more_flags`, at its end: the bits of stored responses keep their
+// places. A process of an older version does not read a response with the new flag.
 directives! {
     numbers {
         max_age = "max-age",
@@ -164,6 +170,7 @@ directives! {
         /// Part of the field could not be read: it may forbid anything.
         unreadable,
     }
+    more_flags {}
 }
 
 impl Directives {
