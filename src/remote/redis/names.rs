@@ -1,5 +1,7 @@
 //! The names of entries, channels and the log in Redis.
 
+use std::fmt;
+
 use crate::error::ConfigError;
 use crate::key::Key;
 
@@ -14,7 +16,7 @@ const LEGACY: &str = "legacy";
 const LONGEST_PLAIN: usize = 200;
 
 /// The names of one cache: namespace, wire version, cache name.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub(super) struct Names {
     prefix: String,
     /// What begins the names of the invalidation log.
@@ -22,9 +24,15 @@ pub(super) struct Names {
     secret: Option<NameSecret>,
 }
 
-/// What keys are hashed with, where names do not show them. Without `Debug`: it is never printed.
+/// What keys are hashed with, where names do not show them. Never printed.
 #[derive(Clone, Copy)]
 pub(super) struct NameSecret(pub(super) [u8; 32]);
+
+impl fmt::Debug for NameSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NameSecret")
+    }
+}
 
 /// The names of the invalidation log, which share a cluster slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -272,6 +280,7 @@ mod tests {
         assert_eq!(value(&hashed(1)), hashed(1).entry(&Key::from("user:7")).value);
         assert_ne!(value(&hashed(1)), value(&hashed(2)));
         assert_ne!(value(&hashed(1)), hashed(1).value(&Key::from("user:8")));
+        assert!(!format!("{:?}", hashed(1)).contains("[1"));
     }
 
     #[test]
