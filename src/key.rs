@@ -540,6 +540,7 @@ impl Tag {
     }
 
     /// Returns the key that this is the stale mark of.
+    #[cfg(feature = "remote")]
     pub(crate) fn marked_key(&self) -> Option<Key> {
         let tag = self.as_bytes().strip_prefix(&KeyKind::StaleMark.start())?;
         tag.strip_prefix(&KeyKind::MarkedKey.start()).map(Key::from_encoded)

@@ -41,7 +41,9 @@ const IN_WORKER: &str = "a blocking call in the one thread of a runtime would st
 /// # Panics
 ///
 /// A call that would block panics in the one thread of a current-thread runtime, which would stand
-/// still. A hit does not: so do not take it for a test of that.
+/// still. A hit does not: so do not take it for a test of that. In a `LocalSet`, where tokio cannot move
+/// other tasks away, it panics with the words of tokio: block on a thread of its own there
+/// ([`spawn_blocking`]).
 ///
 /// # Examples
 ///

@@ -137,11 +137,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         let load = move |missing: Vec<_>| load(missing.into_iter().map(keys_of).collect());
         let load = boxed(load, Error::inner_error);
         let absent = Arc::new(|_: &_| Error::inner_error(Absent));
+        // No caller beside it knows it, so it has no window.
         let batcher = || Batcher::new(&self.0.engine, load, absent, Duration::ZERO, false);
         self.get_many_by(keys, batcher).await
     }
-
-    /// A batcher for one batch: no caller beside it knows it, so it has no window.
 
     pub(super) fn look_up_all<K>(
         &self,

@@ -248,8 +248,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
         let computation = steps.computation.map(|end| (end, steps.failure));
         let effect = steps.failure.map(|effect| effect.callers_got);
-        let is_hidden =
-            |error: &Error| effect == Some(CallersGot::StaleValue) && !error.is_answer();
+        let is_hidden = |error: &Error| {
+            effect == Some(CallersGot::StaleValue) && !error.is_answer() && !self.is_told
+        };
         let report = (is_refused || computation.is_some()).then(|| Report {
             observer: Arc::clone(&engine.observer),
             key: flight.key.clone(),
@@ -443,7 +444,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// The callers of a refresh, and those of whom the leader knows that they have a value in
     /// hand, get that.
     fn failure_effect(&self, otherwise: CallersGot, held_for: Option<Duration>) -> FailureEffect {
-        let has_value = self.is_refresh() || self.fallback.is_some();
+        let has_value = self.fallback.is_some();
         let callers_got = if has_value { CallersGot::StaleValue } else { otherwise };
         FailureEffect { callers_got, held_for }
     }

@@ -336,7 +336,9 @@ impl<V: Send + Sync + 'static> Engine<V> {
             return vacancy.end();
         }
         let error = Error::new(ErrorKind::ComputeTimeout);
-        let leftover = flight.settle(Verdict::Failed(SharedFailure::of(error)));
+        // Its leader tells of nothing.
+        let failure = SharedFailure { is_told: Some(Arc::default()), ..SharedFailure::of(error) };
+        let leftover = flight.settle(Verdict::Failed(failure));
         flight.wake();
         self.release(&flight.computation);
         if leftover.verdict.is_none() {

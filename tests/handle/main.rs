@@ -5,7 +5,6 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
-mod attack39;
 mod batch_callers;
 mod batch_edges;
 mod batch_storm;
@@ -49,6 +48,7 @@ mod services;
 mod stale_marks;
 mod store_drops;
 mod storms;
+mod surface_edges;
 mod telemetry;
 mod typed;
 mod unwanted_work;

@@ -6,7 +6,6 @@ mod kit;
 
 mod admin;
 mod arriving_bytes;
-mod attack39;
 mod attacks;
 mod body;
 mod caller_context;
@@ -59,6 +58,7 @@ mod status_lifetimes;
 mod steering;
 mod stored_responses;
 mod streaming;
+mod surface_edges;
 mod uncacheable;
 mod unreachable_origin;
 mod validation;

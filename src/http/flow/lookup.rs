@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Uri};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::cache::state::Lookup;
@@ -331,6 +332,8 @@ pub(crate) struct ClientRequest {
     pub(super) client: Option<ClientKey>,
     /// Whether the service may be asked for the whole on behalf of this range.
     pub(super) may_fill_from_range: bool,
+    /// The flight that it asks in now, where that is to go on without it.
+    pub(super) asks_in: Option<Arc<Mutex<Key>>>,
 }
 
 /// A request without a fresh answer, as the engine sees it: what it asks for, and how far it has
@@ -552,6 +555,9 @@ impl Caller<StoredResponse> for HttpCaller {
     fn flight_request(&mut self) -> FlightRequest {
         let kind = self.flight_kind();
         let key = self.flight_key_of(self.predicted(), kind);
+        if let Some(asks_in) = &self.request.asks_in {
+            asks_in.lock().clone_from(&key);
+        }
         let waits = self.may_share(&key);
         let role = match (waits, self.may_lead(kind)) {
             (true, true) => Role::Any,

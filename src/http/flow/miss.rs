@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use http_body::Body;
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use crate::cache::state::Lookup;
@@ -81,15 +82,18 @@ where
     B: SourceBody,
 {
     let late = soft.map(|limit| {
-        let late = HttpCaller::new(Arc::clone(&caller.request), caller.forward);
-        (limit, late, caller.flight_request().key)
+        let asks_in = Arc::new(Mutex::new(caller.key.clone()));
+        Arc::make_mut(&mut caller.request).asks_in = Some(Arc::clone(&asks_in));
+        (limit, HttpCaller::new(Arc::clone(&caller.request), caller.forward), asks_in)
     });
     let answer = HttpWork::new(caller, service, request).resolve();
-    let Some((limit, late, flight)) = late else { return answer.await };
+    let Some((limit, late, asks_in)) = late else { return answer.await };
     let mut answer = Box::pin(answer);
     if let Ok(answer) = timeout_at(limit, &mut answer).await {
         return answer;
     }
+    // It may have learned since that it belongs to another flight.
+    let flight = asks_in.lock().clone();
     // What is stored now: what the request has found may have been invalidated.
     match late.fallback() {
         Some(entry) => {

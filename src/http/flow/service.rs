@@ -432,6 +432,7 @@ impl<S> HttpService<S> {
             credential: carries_some.then(credential).flatten(),
             client: rules.client(&parts),
             may_fill_from_range: wishes.range && may_fill_from_range::<Q>(&parts, rules),
+            asks_in: None,
         };
         // The key has it; the service gets the body itself.
         if client_request.content.is_some() {

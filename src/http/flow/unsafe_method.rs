@@ -282,6 +282,7 @@ impl Sent {
             credential: None,
             client: None,
             may_fill_from_range: false,
+            asks_in: None,
         };
         let mut caller = HttpCaller::new(Arc::new(request), Forward::UriMiss);
         // Where another caller computes the key, its result may be older or newer: nothing is kept.

@@ -16,7 +16,7 @@ use crate::http::body::RequestBody;
 use crate::http::config;
 use crate::http::flow::error_response::Refusal;
 use crate::http::layer::HttpLayer;
-use crate::http::layer::rules::{ServiceErrorRule, KeyRule};
+use crate::http::layer::rules::{KeyRule, ServiceErrorRule};
 use crate::key::{KeyBuf, ToKey};
 
 /// # Keys by functions of the application

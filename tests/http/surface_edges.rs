@@ -1,11 +1,9 @@
-//! Attacks on `cancel_unwanted` over HTTP, and on settings that nobody has attacked before.
+//! Edges of settings, of calls that block, of hidden failures, and of work that is cancelled.
 
 use tower_stampede::CacheOutcome::*;
 use tower_stampede::{HttpStampede, Stampede};
-use tracing::Level;
 
 use crate::kit::http::*;
-use crate::kit::log::TextLog;
 use crate::kit::spawn;
 use crate::streaming::fed::*;
 
@@ -163,40 +161,6 @@ async fn work_that_a_soft_time_out_has_left_goes_on_for_another_variant() {
         let reply = send(&app, with("/p", &de)).await;
         assert!(reply.is(Hit) && reply.text() == "neu", "{cancels}: {reply:?}");
     }
-}
-
-/// Breaks docs/observability.md, "An outage that no caller sees": "the cache reports each failure that
-/// a stale value hides, in one way for all: a failed computation or refresh". A refresh whose body
-/// breaks off is `Conclusion::DeclineRefresh` (`HttpCaller::declined` in `http/flow/lead.rs`), which
-/// counts as a result, and even ends the row of the failures before it.
-#[tokio::test(start_paused = true)]
-async fn refreshes_whose_bodies_break_off_are_failures_that_a_stale_value_hides() {
-    let log = TextLog::default();
-    let _listening = log.listen(Level::INFO);
-    let sources = Sources::default();
-    let bodies = sources.clone();
-    let origin = Origin::new(move |call| match call.n {
-        0 => Answer::ok("max-age=60, stale-while-revalidate=36000", "old"),
-        _ => Answer::ok("max-age=60, stale-while-revalidate=36000", bodies.body()),
-    });
-    let cache: HttpStampede =
-        Stampede::builder("hidden").origin_only().jitter(0.0).build().unwrap();
-    let app = layered(cache.http_layer(), &origin);
-    assert_eq!(send(&app, get("/p")).await.text(), "old");
-    for n in 0..20 {
-        pass(secs(180)).await;
-        let calls = origin.calls();
-        assert_eq!(send(&app, get("/p")).await.text(), "old", "{n}");
-        pass(secs(1)).await;
-        if origin.calls() > calls {
-            let source = sources.take(calls - 1);
-            source.send("half");
-            source.fail();
-            pass(secs(1)).await;
-        }
-    }
-    assert!(origin.calls() > 10, "{} calls", origin.calls());
-    assert!(log.text().contains("failures reach no caller"), "an hour of failures: {}", log.text());
 }
 
 /// Breaks the sentence of `settings/layer.rs` on a file: "what it names as a credential or as a part of
