@@ -105,7 +105,7 @@ pub use crate::remote::codec::coding::EncryptionKeys;
 pub use crate::remote::codec::{Codec, Remotable};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use crate::remote::double::Double;
+pub use crate::remote::double::{Double, DoubleCall};
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use crate::remote::double::{DoubleProcess, Record};
