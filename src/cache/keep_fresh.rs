@@ -23,6 +23,7 @@ use crate::entry::Entry;
 use crate::flight::door::{self, Lead};
 use crate::key::ToKey;
 use crate::mode::Mode;
+use crate::observe::ledger;
 
 /// The last part of its lifetime in which a value is refreshed: a fifth.
 const LAST_PART: u32 = 5;
@@ -147,6 +148,33 @@ where
         // Weak: the keys of a cache that no caller has any more are of no use.
         tokio::spawn(keep(self.downgrade(), kept, stop));
         guard
+    }
+}
+
+impl<K, V, E> Cache<K, V, E>
+where
+    K: ToKey + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: fmt::Debug + fmt::Display + Send + Sync + 'static,
+{
+    #[cold]
+    pub(super) fn note_popular(&self, key: &K) {
+        let Some(popular) = self.hooks().popular.get() else { return };
+        let known = || self.handle().0.observer.ledger.keys(ledger::KEYS);
+        let Some(mut popular) = popular.try_lock() else { return };
+        if popular.len() >= 2 * ledger::KEYS {
+            let known: HashSet<_> = known().into_iter().map(|(name, _)| name).collect();
+            popular.retain(|key, _| known.contains(key.as_bytes()));
+        }
+        popular.entry(key.to_key()).or_insert_with(|| key.clone());
+    }
+
+    /// Returns those of the `most` keys that have saved the most which are known here; see
+    /// [`keep_popular`](Self::keep_popular).
+    fn popular(&self, most: usize) -> Vec<K> {
+        let popular = self.hooks().popular.get_or_init(Default::default).lock();
+        let first = self.handle().0.observer.ledger.keys(most).into_iter();
+        first.filter_map(|(name, _)| popular.get(&*name).cloned()).collect()
     }
 }
 

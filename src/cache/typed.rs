@@ -1,7 +1,7 @@
 //! A cache with one type of key, one type of error, and a loader that it keeps.
 
 use std::borrow::Borrow;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
@@ -26,7 +26,6 @@ use crate::computed::Computed;
 use crate::entry::Entry;
 use crate::error::{Error, FailureAction, LoadFailure};
 use crate::key::{Key, Tag, ToKey};
-use crate::observe::ledger;
 
 /// A key of a cache with keys of type `K`, to look up: a `K`, or a reference to a borrowed form
 /// of it, `&str` for a `String`. `F` says which, and is always inferred.
@@ -397,26 +396,6 @@ where
         found
     }
 
-    #[cold]
-    fn note_popular(&self, key: &K) {
-        let Some(popular) = self.hooks.popular.get() else { return };
-        let known = || self.handle.0.observer.ledger.keys(ledger::KEYS);
-        let Some(mut popular) = popular.try_lock() else { return };
-        if popular.len() >= 2 * ledger::KEYS {
-            let known: HashSet<_> = known().into_iter().map(|(name, _)| name).collect();
-            popular.retain(|key, _| known.contains(key.as_bytes()));
-        }
-        popular.entry(key.to_key()).or_insert_with(|| key.clone());
-    }
-
-    /// Returns those of the `most` keys that have saved the most which are known here; see
-    /// [`keep_popular`](Self::keep_popular).
-    pub(super) fn popular(&self, most: usize) -> Vec<K> {
-        let popular = self.hooks.popular.get_or_init(Default::default).lock();
-        let first = self.handle.0.observer.ledger.keys(most).into_iter();
-        first.filter_map(|(name, _)| popular.get(&*name).cloned()).collect()
-    }
-
     /// Answers a caller that has found nothing fresh. Without a look it gets a value whose loading
     /// began after the call.
     pub(super) async fn load(
@@ -481,6 +460,10 @@ where
     pub async fn refresh(&self, key: K) -> Result<V, Failure<E>> {
         let loaded = self.load((key.to_key(), None), &key, None).await;
         loaded.map(Answer::into_value).map_err(Failure::from)
+    }
+
+    pub(super) fn hooks(&self) -> &Hooks<K, E> {
+        &self.hooks
     }
 
     pub(super) fn loader(&self) -> &Loader<K, V, E> {

@@ -313,8 +313,7 @@ pub(crate) struct ClientRequest {
     pub(crate) rules: Arc<Rules>,
     pub(crate) asked: RequestFacts,
     pub(super) wishes: Wishes,
-    /// The first computation that begins after the request came has this number or a higher
-    /// one.
+    /// No computation that begins after the request came has a lower number.
     pub(super) not_before: u64,
     /// As received; the request itself may have gone to the service.
     pub(crate) headers: HeaderMap,
@@ -332,7 +331,7 @@ pub(crate) struct ClientRequest {
     pub(super) client: Option<ClientKey>,
     /// Whether the service may be asked for the whole on behalf of this range.
     pub(super) may_fill_from_range: bool,
-    /// The flight that it asks in now, where that is to go on without it.
+    /// Its flight now, where that is to go on without it.
     pub(super) asks_in: Option<Arc<Mutex<Key>>>,
 }
 
