@@ -123,6 +123,6 @@ fn a_client_certificate_that_is_none_is_refused_without_being_quoted() {
     let shown = format!("{:?}", redis().client_certificate(OWN.pem, OWN.key).unwrap());
     assert_eq!(
         shown,
-        r#"Redis { servers: ["rediss://localhost:6379"], namespace: "stampede", .. }"#
+        r#"Redis { servers: "rediss://localhost:6379", namespace: "stampede", .. }"#
     );
 }
