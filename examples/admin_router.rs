@@ -1,4 +1,4 @@
-//! The router for operators, behind a token: counts, the keys that save the most, and a purge.
+//! The router for operators, behind a token: health, keys, a purge, and counts.
 //!
 //! ```sh
 //! cargo run --example admin_router --features admin
