@@ -229,7 +229,13 @@ async fn a_key_that_was_marked_is_stale_in_all_processes_and_in_those_that_start
     let server = Server::start();
     let stale = || {
         let redis = Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(LIMIT);
-        patient().stale_for(60 * MINUTE).redis(redis).build().unwrap()
+        patient()
+            .lease(LIMIT * 4)
+            .wait_timeout(LIMIT * 8)
+            .stale_for(60 * MINUTE)
+            .redis(redis)
+            .build()
+            .unwrap()
     };
     let mut caches = vec![stale(), stale()];
     all_listen(&caches).await;
