@@ -259,7 +259,7 @@ fn log<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
 }
 
 fn mode<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
-    let word = MODES.iter().find(|(_, mode)| *mode == cache.mode()).map(|(word, _)| *word);
+    let word = cache.mode().as_str();
     json!({ "mode": word })
 }
 

@@ -125,6 +125,7 @@ fn write(cache: Option<&str>, has_keys: bool, line: &Line<'_>, left_out: LeftOut
                 cause = line.cause,
                 remedy = line.remedy,
                 field = line.field,
+                mode = line.mode,
                 type_name = line.type_name,
                 assumed_bytes = line.assumed_bytes,
                 keys = line.keys,
