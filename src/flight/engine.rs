@@ -336,9 +336,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             return vacancy.end();
         }
         let error = Error::new(ErrorKind::ComputeTimeout);
-        // Its leader tells of nothing.
-        let failure = SharedFailure { is_told: Some(Arc::default()), ..SharedFailure::of(error) };
-        let leftover = flight.settle(Verdict::Failed(failure));
+        let leftover = flight.settle(Verdict::Failed(SharedFailure::untold(error)));
         flight.wake();
         self.release(&flight.computation);
         if leftover.verdict.is_none() {

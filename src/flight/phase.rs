@@ -73,6 +73,11 @@ impl<V> SharedFailure<V> {
     pub(crate) fn of(error: Error) -> Self {
         Self { error, each_computes: false, result: None, is_told: None }
     }
+
+    /// The failure of a leader that tells of nothing.
+    pub(super) fn untold(error: Error) -> Self {
+        Self { is_told: Some(Arc::new(OnceLock::new())), ..Self::of(error) }
+    }
 }
 
 // Derived `Clone` would ask for `V: Clone`.
