@@ -112,6 +112,10 @@ impl CallerPatience {
 pub(super) enum Request<'a> {
     Command(&'a Command),
     /// Never again, whatever happens to it.
+    #[cfg_attr(
+        not(feature = "redis-legacy-lock"),
+        allow(dead_code, reason = "commands of the older lock")
+    )]
     Once(&'a Command),
     Script(&'a Script, &'a [&'a [u8]], &'a [&'a [u8]]),
 }
