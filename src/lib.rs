@@ -162,6 +162,8 @@ pub mod remote;
 )]
 mod settings;
 mod store;
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's bodies ask more of a stream"))]
+mod stream;
 mod sync;
 mod tower;
 mod weigh;
@@ -207,6 +209,7 @@ pub use settings::Eviction;
 pub use settings::layer::SetCookie;
 #[cfg(feature = "serde")]
 pub use settings::{Settings, file::SettingsError};
+pub use stream::{Chunks, Producer, Recording, StreamError, StreamErrorKind};
 pub use tower::{
     adapter::Adapter, future::ResponseFuture, layer::StampedeLayer, service::StampedeService,
 };

@@ -53,7 +53,7 @@ use crate::outcome::CacheOutcome;
 /// ```
 #[must_use = "nothing happens before one of its methods that end the call"]
 pub struct EntrySelector<'a, C, K> {
-    cache: &'a C,
+    pub(super) cache: &'a C,
     key: K,
     options: CallOptions,
 }
@@ -115,6 +115,15 @@ impl<'a, C, K> EntrySelector<'a, C, K> {
     /// away, it has no effect.
     pub fn skip_local_copy(mut self) -> Self {
         self.options.skips_local_copy = true;
+        self
+    }
+
+    /// Computes here also where another process computes the key already, instead of waiting for
+    /// its result: one computation for each process, and the result stays in this one. For streams,
+    /// whose waiters in other processes get nothing before the end. Without a remote it has no
+    /// effect.
+    pub fn beside_other_processes(mut self) -> Self {
+        self.options.goes_on = true;
         self
     }
 }

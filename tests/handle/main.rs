@@ -48,6 +48,7 @@ mod services;
 mod stale_marks;
 mod store_drops;
 mod storms;
+mod streams;
 mod surface_edges;
 mod telemetry;
 mod typed;

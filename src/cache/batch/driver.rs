@@ -342,12 +342,18 @@ impl<V: Clone + Send + Sync + 'static> BegunKey<V> {
                     // The clone is stored: it has no spare capacity.
                     let stored = computed.value.clone();
                     let own = std::mem::replace(&mut computed.value, stored);
-                    let leavings = begun.end_computed(lead, Some(computed)).await;
-                    (Ok(own), (leavings, begun))
+                    let leavings = match computed.rest.take() {
+                        Some(rest) => {
+                            let leavings = begun.end_arriving(lead, computed, rest).await;
+                            return (Ok(own), (leavings, None));
+                        }
+                        None => begun.end_computed(lead, Some(computed)).await,
+                    };
+                    (Ok(own), (leavings, Some(begun)))
                 }
                 Err(failure) => {
                     let (failed, leavings) = begun.end_failed(lead, failure).await;
-                    (Err(failed), (leavings, begun))
+                    (Err(failed), (leavings, Some(begun)))
                 }
             }
         };

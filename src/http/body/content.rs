@@ -32,7 +32,7 @@ impl Content {
     pub(crate) fn length(&self) -> Option<u64> {
         match self {
             Self::Whole(bytes) => Some(bytes.len() as u64),
-            Self::Arriving(body) => body.declared(),
+            Self::Arriving(body) => body.declared,
             Self::HeadOnly => None,
         }
     }

@@ -20,22 +20,15 @@
 //!          └─ Broken ──── what came, then the error
 //! ```
 //!
-//! A shared body *keeps* first: all that came stays, the source runs at its own speed, and a
-//! slow reader delays no other reader. Once it is clear that nothing will be stored, it
-//! *passes*: what all readers have read is freed, and the source waits for the slowest
-//! reader. A reader that reads nothing for `stall_timeout` while another waits loses its
-//! body. So no client decides how much memory a response takes.
-//!
-//! The state of a shared body is under one lock. Wakers and bytes are woken and dropped after
-//! the lock: their code is not ours.
+//! How a shared body is kept, and how it passes, says [`crate::stream`]; a reader that reads
+//! nothing for `stall_timeout` while another waits loses its body.
 //!
 //! # Reading order
 //!
 //! - `mod`: the body that clients get.
 //! - `collect`: what of a body is there at once, and the limits.
-//! - `shared`: a body that arrives, and its readers.
-//! - `readers`: the part of it that is under the lock.
-//! - `buffer`: chunks that are shared and not copied.
+//! - `shared`: a body that arrives, as a stream that several read.
+//! - `pieces`: what holds its bytes: chunks that are shared and not copied.
 //! - `part`: a range of a body that arrives.
 //! - `error`: why a body ended early.
 //! - `request`: a request body that is read to make a key.
@@ -53,12 +46,11 @@ use pin_project_lite::pin_project;
 use crate::error::BoxError;
 use crate::outcome::CacheOutcome;
 
-mod buffer;
 mod collect;
 mod content;
 mod error;
 mod part;
-mod readers;
+mod pieces;
 mod request;
 mod shared;
 
@@ -66,7 +58,6 @@ pub(super) use collect::{CollectEnd, Collection, Limits, collect};
 pub(crate) use content::Content;
 pub use error::{BodyError, BodyErrorKind};
 use part::PartReader;
-pub(super) use readers::ReadGate;
 pub use request::RequestBody;
 pub(super) use request::read as read_request;
 pub(super) use shared::{Feed, Gathered, Reader, SharedBody};
@@ -190,7 +181,7 @@ impl<B: Body> ResponseBody<B> {
     pub(crate) fn content(&self) -> Option<Content> {
         match &self.state {
             State::Full { bytes } => Some(Content::Whole(bytes.clone().unwrap_or_default())),
-            State::Reading { reader } => Some(Content::Arriving(Arc::clone(reader.body()))),
+            State::Reading { reader } => Some(Content::Arriving(Arc::clone(&reader.shared))),
             State::Queue { .. } | State::Part { .. } | State::Inner { .. } => None,
         }
     }
