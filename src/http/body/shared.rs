@@ -44,6 +44,12 @@ impl SharedBody {
         self.state.lock().buffer.end()
     }
 
+    /// Returns what has come, in order; nothing where its beginning is gone.
+    pub(crate) fn so_far(&self) -> Vec<Bytes> {
+        let mut state = self.state.lock();
+        if state.buffer.start() > 0 { Vec::new() } else { state.buffer.all() }
+    }
+
     /// Returns a reader of the whole body, unless its beginning is gone or it
     /// has failed.
     pub(crate) fn claim(self: &Arc<Self>) -> Option<Reader> {
