@@ -18,12 +18,8 @@ use super::streaming::fed::*;
 use crate::kit::http::*;
 
 /// A stream of three events and its end.
-const EVENTS: [&str; 4] = [
-    "id: 1\ndata: one\n\n",
-    "id: 2\ndata: two\n\n",
-    "id: 3\ndata: three\n\n",
-    "data: [DONE]\n\n",
-];
+const EVENTS: [&str; 4] =
+    ["id: 1\ndata: one\n\n", "id: 2\ndata: two\n\n", "id: 3\ndata: three\n\n", "data: [DONE]\n\n"];
 
 fn done() -> StreamRule {
     StreamRule::end_mark("data: [DONE]").ttl(secs(600))
@@ -85,7 +81,9 @@ async fn a_thousand_clients_of_one_live_stream_are_one_call_whenever_they_come()
     readers.iter_mut().for_each(|reader| assert!(!reader.is(Computed)));
     // Silent for 20 s, it is joined all the same, and read from its beginning.
     let mut late = open_many(&app, 300).await;
-    assert!(late.iter_mut().all(|reader| reader.is(Joined) && reader.now() == EVENTS[..2].concat()));
+    assert!(
+        late.iter_mut().all(|reader| reader.is(Joined) && reader.now() == EVENTS[..2].concat())
+    );
     source.send(EVENTS[2..].concat());
     drop(source);
     let last = EVENTS[2..].concat();
@@ -161,16 +159,36 @@ async fn the_application_says_what_a_complete_stream_ends_with() {
         (done(), "Text/Event-Stream", "data: x\r\rdata: [DONE]\r\r: bye\r\r".into(), true),
         (done(), "text/event-stream", "data: [DONE]\n".into(), false),
         (done(), "text/event-stream", "data: [DONE]\n\ndata: x\n\n".into(), false),
-        (StreamRule::last_event("done"), "text/event-stream", "event: done\ndata: x\n\n".into(), true),
-        (StreamRule::last_event("done"), "text/event-stream", "event: done\ndata: x\n".into(), false),
-        (StreamRule::last_event("done"), "text/event-stream", "data: event: done\n\n".into(), false),
+        (
+            StreamRule::last_event("done"),
+            "text/event-stream",
+            "event: done\ndata: x\n\n".into(),
+            true,
+        ),
+        (
+            StreamRule::last_event("done"),
+            "text/event-stream",
+            "event: done\ndata: x\n".into(),
+            false,
+        ),
+        (
+            StreamRule::last_event("done"),
+            "text/event-stream",
+            "data: event: done\n\n".into(),
+            false,
+        ),
         (reasons(), "text/event-stream", last.into(), true),
         (reasons(), "text/event-stream", format!("{last}{usage}"), true),
         (reasons(), "text/event-stream", format!("{last}{cut}"), false),
         (reasons(), "text/event-stream", cut.into(), false),
         (ends(b"end"), "text/event-stream", "data: the end".into(), true),
         (ends(b"end"), "text/event-stream", "data: the".into(), false),
-        (StreamRule::complete_if(|_| panic!("a rule")), "text/event-stream", "data: x\n\n".into(), false),
+        (
+            StreamRule::complete_if(|_| panic!("a rule")),
+            "text/event-stream",
+            "data: x\n\n".into(),
+            false,
+        ),
         (lines(), "application/x-ndjson", "{\"a\":1}\n{\"done\":true}\n".into(), true),
         (lines(), "application/x-ndjson", "{\"a\":1}\n".into(), false),
         // Not named: the one is never stored, the other one is a body like all others.
@@ -224,11 +242,9 @@ async fn what_forbids_to_share_a_response_forbids_it_for_streams() {
 
 #[tokio::test(start_paused = true)]
 async fn the_ttl_of_the_rule_is_for_streams_without_a_lifetime_of_their_own() {
-    for (fields, lives) in [
-        (&[][..], 600),
-        (&[("cache-control", "max-age=60")], 60),
-        (&[("x-cache-for", "20")], 20),
-    ] {
+    for (fields, lives) in
+        [(&[][..], 600), (&[("cache-control", "max-age=60")], 60), (&[("x-cache-for", "20")], 20)]
+    {
         let sources = Sources::default();
         let origin = Origin::new({
             let sources = sources.clone();
@@ -396,7 +412,10 @@ async fn no_comment_comes_where_it_is_off_or_the_length_is_declared_or_the_body_
     let rows: [(StreamRule, &'static [(&str, &str)]); 3] = [
         (done().heartbeat(Duration::ZERO), &[]),
         (done(), &[("content-length", "14")]),
-        (done().content_types(["application/x-ndjson"]), &[("content-type", "application/x-ndjson")]),
+        (
+            done().content_types(["application/x-ndjson"]),
+            &[("content-type", "application/x-ndjson")],
+        ),
     ];
     for (rule, fields) in rows {
         let sources = Sources::default();

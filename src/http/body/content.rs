@@ -8,7 +8,7 @@ use http::HeaderMap;
 use http_body::Body;
 
 use crate::http::body::ResponseBody;
-use crate::http::body::pace::Pace;
+use crate::http::body::pace::StreamPace;
 use crate::http::body::shared::SharedBody;
 use crate::http::rules::range::Length;
 use crate::http::rules::streams::resume_at;
@@ -19,7 +19,7 @@ use crate::http::rules::streams::resume_at;
 pub(crate) enum Content {
     Whole(Bytes),
     /// A whole stream, which clients get at the pace at which it came.
-    Paced(Bytes, Pace),
+    Paced(Bytes, StreamPace),
     /// With how long a reader of an event stream waits for a comment.
     Arriving(Arc<SharedBody>, Option<Duration>),
     /// There is none: it is the response to a HEAD, for other HEADs.

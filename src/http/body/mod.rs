@@ -70,8 +70,8 @@ pub(super) use collect::{CollectEnd, Collection, Limits, collect};
 pub(crate) use content::Content;
 pub use error::{BodyError, BodyErrorKind};
 #[cfg(feature = "remote")]
-pub(super) use pace::{MOST_MARKS, Mark};
-pub(super) use pace::{Pace, PaceRecorder};
+pub(super) use pace::{MOST_MARKS, PaceMark};
+pub(super) use pace::{PaceRecorder, StreamPace};
 use part::PartReader;
 pub(super) use readers::ReadGate;
 pub use request::RequestBody;
@@ -181,7 +181,7 @@ impl<B: Body> ResponseBody<B> {
     }
 
     /// A stored stream from the byte at `at` on, at its pace.
-    pub(crate) fn paced(bytes: Bytes, pace: Pace, at: usize) -> Self {
+    pub(crate) fn paced(bytes: Bytes, pace: StreamPace, at: usize) -> Self {
         let reader = Box::new(StreamReader::stored(bytes, pace, at));
         Self::of(State::Stream { reader })
     }

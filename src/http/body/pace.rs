@@ -10,26 +10,26 @@ pub(crate) const MOST_MARKS: usize = 4096;
 
 /// So many bytes were there after so many milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mark {
+pub(crate) struct PaceMark {
     pub(crate) end: u32,
     pub(crate) after: u32,
 }
 
 /// The pace of a stored stream. A clone counts a reference.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Pace {
-    pub(crate) marks: Arc<[Mark]>,
+pub(crate) struct StreamPace {
+    pub(crate) marks: Arc<[PaceMark]>,
     /// In milliseconds; zero: none.
     pub(crate) heartbeat: u32,
 }
 
-impl Pace {
+impl StreamPace {
     pub(crate) fn heartbeat(&self) -> Option<Duration> {
         Some(Duration::from_millis(self.heartbeat.into())).filter(|every| !every.is_zero())
     }
 
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.marks.len() * size_of::<Mark>()
+        self.marks.len() * size_of::<PaceMark>()
     }
 
     /// Returns where the bytes from `at` on end that came together, and after how long they came.
@@ -51,7 +51,7 @@ impl Pace {
 #[derive(Debug)]
 pub(crate) struct PaceRecorder {
     began: Instant,
-    marks: Vec<Mark>,
+    marks: Vec<PaceMark>,
     /// What comes within so many milliseconds of a mark belongs to it.
     gap: u32,
 }
@@ -64,14 +64,14 @@ impl PaceRecorder {
     /// Notes that so many bytes are there.
     pub(crate) fn note(&mut self, length: u64) {
         let after = u32::try_from(self.began.elapsed().as_millis()).unwrap_or(u32::MAX);
-        let mark = Mark { end: u32::try_from(length).unwrap_or(u32::MAX), after };
+        let mark = PaceMark { end: u32::try_from(length).unwrap_or(u32::MAX), after };
         match self.marks.last_mut() {
             Some(last) if after - last.after < self.gap => last.end = mark.end,
             _ => {
                 if self.marks.len() == MOST_MARKS {
                     // Each takes over the bytes of its neighbour; the next ones come as far apart.
                     let pairs = self.marks.chunks(2);
-                    self.marks = pairs.map(|two| Mark { end: two[1].end, ..two[0] }).collect();
+                    self.marks = pairs.map(|two| PaceMark { end: two[1].end, ..two[0] }).collect();
                     self.gap = self.gap.max(after / (MOST_MARKS / 2) as u32);
                 }
                 self.marks.push(mark);
@@ -79,9 +79,9 @@ impl PaceRecorder {
         }
     }
 
-    pub(crate) fn finish(self, heartbeat: Option<Duration>) -> Pace {
+    pub(crate) fn finish(self, heartbeat: Option<Duration>) -> StreamPace {
         let heartbeat = heartbeat.map_or(0, |every| u32::try_from(every.as_millis()).unwrap_or(0));
-        Pace { marks: self.marks.into(), heartbeat }
+        StreamPace { marks: self.marks.into(), heartbeat }
     }
 }
 

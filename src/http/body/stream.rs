@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep};
 
 use crate::http::body::Next;
 use crate::http::body::content::Content;
-use crate::http::body::pace::Pace;
+use crate::http::body::pace::StreamPace;
 use crate::http::body::shared::Reader;
 use crate::http::rules::streams::{BYTE_ORDER_MARK, is_between_events};
 
@@ -21,7 +21,7 @@ const COMMENT: &[u8] = b":\n\n";
 /// Where the bytes are from.
 enum Origin {
     Live(Reader),
-    Stored { bytes: Bytes, pace: Pace, at: usize, began: Instant },
+    Stored { bytes: Bytes, pace: StreamPace, at: usize, began: Instant },
 }
 
 pub(crate) struct StreamReader {
@@ -57,7 +57,7 @@ impl StreamReader {
     }
 
     /// What lies before `at` has been read, and its time is over.
-    pub(super) fn stored(bytes: Bytes, pace: Pace, at: usize) -> Self {
+    pub(super) fn stored(bytes: Bytes, pace: StreamPace, at: usize) -> Self {
         let heartbeat = pace.heartbeat();
         let now = Instant::now();
         let began = now.checked_sub(pace.since_begin(at)).unwrap_or(now);
@@ -147,7 +147,9 @@ impl StreamReader {
     pub(super) fn size_hint(&self) -> SizeHint {
         let (hint, skip) = match &self.origin {
             Origin::Live(reader) => (reader.size_hint(), self.skip),
-            Origin::Stored { bytes, at, .. } => (SizeHint::with_exact((bytes.len() - at) as u64), 0),
+            Origin::Stored { bytes, at, .. } => {
+                (SizeHint::with_exact((bytes.len() - at) as u64), 0)
+            }
         };
         let mut left = SizeHint::new();
         match hint.exact().filter(|_| self.heartbeat.is_none() || self.is_end_stream()) {

@@ -77,14 +77,12 @@ impl HttpCaller {
             _ if must_be_validated(found) => Freshness::Expired,
             freshness => freshness,
         };
-        let meets = wishes.are_met_by(found, now)
-            && !wishes.lacks_event(&self.request.headers, found);
+        let meets =
+            wishes.are_met_by(found, now) && !wishes.lacks_event(&self.request.headers, found);
         let takes_stale = !self.waits_softly();
         match freshness {
             Freshness::Fresh | Freshness::Early if meets => Judgement::Serves,
-            Freshness::Stale
-                if serves && meets && wishes.demand.is_none() && takes_stale =>
-            {
+            Freshness::Stale if serves && meets && wishes.demand.is_none() && takes_stale => {
                 Judgement::Serves
             }
             Freshness::Fresh | Freshness::Early | Freshness::Stale | Freshness::StaleIfError => {

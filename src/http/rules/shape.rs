@@ -24,7 +24,10 @@ pub(crate) enum Shape {
     /// Cut out of bytes that are all there.
     Parts(Box<Multipart>),
     /// What follows the first `skip` bytes of an event stream.
-    Resumed { skip: u64, is_over: bool },
+    Resumed {
+        skip: u64,
+        is_over: bool,
+    },
     /// Of a body of this length it asks for nothing that there is.
     Unsatisfiable(u64),
 }
@@ -135,7 +138,8 @@ impl Shape {
                     OF_THE_BODY.iter().for_each(|name| drop(whole.remove(name)));
                 }
                 remove_what_says_of_the_whole(&mut whole);
-                let names = [header::CONTENT_LENGTH, header::ETAG, header::LAST_MODIFIED, header::EXPIRES];
+                let names =
+                    [header::CONTENT_LENGTH, header::ETAG, header::LAST_MODIFIED, header::EXPIRES];
                 names.iter().for_each(|name| drop(whole.remove(name)));
                 // A cache behind us would take it for the whole.
                 put(&mut whole, header::CACHE_CONTROL, HeaderValue::from_static("no-store"));

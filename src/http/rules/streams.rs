@@ -71,7 +71,8 @@ impl SharedStream {
             StreamEnd::FinishReason => {
                 let events = events().unwrap_or_default();
                 let is_data = |(name, _): &Field<'_>| !self.is_events || *name == b"data";
-                let mut texts = events.iter().flatten().filter(|it| is_data(it)).map(|it| it.1).rev();
+                let mut texts =
+                    events.iter().flatten().filter(|it| is_data(it)).map(|it| it.1).rev();
                 texts.find(|text| !is_after_the_end(text)).is_some_and(has_finish_reason)
             }
         }
@@ -161,7 +162,10 @@ struct Lines<'a> {
 
 impl<'a> Lines<'a> {
     fn of(bytes: &'a [u8]) -> Self {
-        Self { bytes, at: if bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 } }
+        Self {
+            bytes,
+            at: if bytes.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 },
+        }
     }
 }
 
@@ -187,7 +191,8 @@ impl<'a> Iterator for Lines<'a> {
 /// Returns whether a text may follow the one that ends an answer.
 fn is_after_the_end(text: &[u8]) -> bool {
     text.trim_ascii() == b"[DONE]"
-        || after_key(text, b"\"choices\"").and_then(|rest| rest.strip_prefix(b"["))
+        || after_key(text, b"\"choices\"")
+            .and_then(|rest| rest.strip_prefix(b"["))
             .is_some_and(|rest| rest.trim_ascii_start().starts_with(b"]"))
 }
 

@@ -9,7 +9,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
-use crate::http::body::{Content, MOST_MARKS, Mark, Pace};
+use crate::http::body::{Content, MOST_MARKS, PaceMark, StreamPace};
 use crate::http::rules::codings::{Coding, Codings};
 use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS};
 use crate::http::rules::fields::HOP_BY_HOP;
@@ -89,7 +89,7 @@ fn write_response(stored: &CachedResponse) -> Option<Bytes> {
     Some(out.freeze())
 }
 
-fn write_pace(out: &mut BytesMut, pace: &Pace) -> Option<()> {
+fn write_pace(out: &mut BytesMut, pace: &StreamPace) -> Option<()> {
     out.put_u8(PACE);
     out.put_u32(pace.heartbeat);
     out.put_u16(u16::try_from(pace.marks.len()).ok()?);
@@ -101,16 +101,17 @@ fn write_pace(out: &mut BytesMut, pace: &Pace) -> Option<()> {
 }
 
 /// Marks that are not in order would be read in no order.
-fn read_pace(from: &mut Bytes) -> Option<Pace> {
+fn read_pace(from: &mut Bytes) -> Option<StreamPace> {
     let heartbeat = from.try_get_u32().ok()?;
     let count = usize::from(from.try_get_u16().ok()?);
-    if count > MOST_MARKS || count > from.len() / size_of::<Mark>() {
+    if count > MOST_MARKS || count > from.len() / size_of::<PaceMark>() {
         return None;
     }
-    let mut read = || Some(Mark { end: from.try_get_u32().ok()?, after: from.try_get_u32().ok()? });
+    let mut read =
+        || Some(PaceMark { end: from.try_get_u32().ok()?, after: from.try_get_u32().ok()? });
     let marks = (0..count).map(|_| read()).collect::<Option<Vec<_>>>()?;
-    let is_in_order = |two: &[Mark]| two[0].end < two[1].end && two[0].after <= two[1].after;
-    marks.windows(2).all(is_in_order).then(|| Pace { marks: marks.into(), heartbeat })
+    let is_in_order = |two: &[PaceMark]| two[0].end < two[1].end && two[0].after <= two[1].after;
+    marks.windows(2).all(is_in_order).then(|| StreamPace { marks: marks.into(), heartbeat })
 }
 
 fn read_response(from: &mut Bytes) -> Option<CachedResponse> {

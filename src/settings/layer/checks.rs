@@ -19,7 +19,7 @@ pub(crate) fn not_zero(number: &usize) -> Option<String> {
 }
 
 pub(crate) fn streams(rule: &StreamRule) -> Option<String> {
-    rule.refusal()
+    rule.problem()
 }
 
 /// Names of fields.

@@ -140,8 +140,11 @@ impl StreamRule {
         self
     }
 
-    /// Returns what cannot work.
-    pub(crate) fn refusal(&self) -> Option<String> {
+    /// Returns what cannot work: what [`HttpLayer::share_streams`](crate::HttpLayer::share_streams)
+    /// panics with. For settings from elsewhere; those of a file are checked when the cache is
+    /// built.
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
         let (what, text) = match &self.end {
             StreamEnd::Mark(line) => ("end_mark", line.as_str()),
             StreamEnd::Event(name) => ("last_event", name.as_str()),
