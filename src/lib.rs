@@ -206,7 +206,7 @@ pub use remote::{CredentialsProvider, Redis, RedisCredentials, RedisLock, RedisL
 pub use remote::{LegacyLock, LegacyLockGuard};
 pub use settings::Eviction;
 #[cfg(feature = "http")]
-pub use settings::layer::SetCookie;
+pub use settings::layer::{SetCookie, StreamReplay, StreamRule};
 #[cfg(feature = "serde")]
 pub use settings::{Settings, file::SettingsError};
 pub use stream::{Chunks, Producer, Recording, StreamError, StreamErrorKind};

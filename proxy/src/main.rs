@@ -77,6 +77,7 @@ mod settings;
 mod signal;
 mod size;
 mod status;
+mod streams;
 mod texts;
 mod tls;
 mod traffic;

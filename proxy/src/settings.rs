@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::Scheme;
-use tower_stampede::{ConfigError, HttpStampede, SetCookie, Stampede};
+use tower_stampede::{ConfigError, HttpStampede, SetCookie, Stampede, StreamRule};
 
 use crate::access_log::{Destination, Format};
 use crate::host::Host;
@@ -75,6 +75,7 @@ pub(crate) struct Settings {
     pub(crate) ignore_cookies: bool,
     pub(crate) ignored_cookies: Vec<String>,
     pub(crate) make_etags: bool,
+    pub(crate) share_streams: Option<StreamRule>,
     pub(crate) tags_from: Vec<String>,
     pub(crate) lifetime_from: Vec<String>,
     pub(crate) cache_groups: bool,
@@ -130,6 +131,7 @@ impl Default for Settings {
             ignore_cookies: false,
             ignored_cookies: Vec::new(),
             make_etags: false,
+            share_streams: None,
             tags_from: Vec::new(),
             lifetime_from: Vec::new(),
             cache_groups: true,

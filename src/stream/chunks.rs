@@ -9,7 +9,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_util::Stream;
 
-use crate::stream::shared::{SharedStream, StreamReader};
+use crate::stream::shared::{FedReader, FedStream};
 use crate::stream::{CutOff, Held, Medium, StreamError, StreamErrorKind, StreamPart};
 
 /// A chunk, and how many bytes it counts with. Readers share it: the code of the user's `Clone`
@@ -45,7 +45,7 @@ impl<T: Send + Sync + 'static> Medium for ChunkMedium<T> {
     }
 }
 
-pub(crate) type SharedChunks<T> = SharedStream<ChunkMedium<T>>;
+pub(crate) type SharedChunks<T> = FedStream<ChunkMedium<T>>;
 
 /// Chunks in their order; counted one by one.
 pub(crate) struct ChunkLine<T> {
@@ -114,7 +114,7 @@ pub struct Chunks<T: Send + Sync + 'static> {
 
 pub(super) enum ChunksState<T: Send + Sync + 'static> {
     Whole(Arc<[Arc<T>]>, usize),
-    Arriving(StreamReader<ChunkMedium<T>>),
+    Arriving(FedReader<ChunkMedium<T>>),
 }
 
 impl<T: Send + Sync + 'static> Chunks<T> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::stream::chunks::{ChunkMedium, Chunks, ChunksState, SharedChunks};
-use crate::stream::shared::StreamReader;
+use crate::stream::shared::FedReader;
 use crate::weigh::{Weigh, allocated, recognised};
 
 /// The chunks of a stream, as the value of a cache: `Stampede<Recording<T>>`. Cheap to clone.
@@ -46,7 +46,7 @@ pub(super) enum Recorded<T: Send + Sync + 'static> {
     },
     /// With a reader for the caller whose own stream it is: that finds its beginning, whatever
     /// happens before it reads.
-    Arriving(Arc<SharedChunks<T>>, Mutex<Option<StreamReader<ChunkMedium<T>>>>),
+    Arriving(Arc<SharedChunks<T>>, Mutex<Option<FedReader<ChunkMedium<T>>>>),
 }
 
 impl<T: Send + Sync + 'static> Recording<T> {
@@ -54,7 +54,7 @@ impl<T: Send + Sync + 'static> Recording<T> {
         Self(Recorded::Whole { chunks, heap_bytes })
     }
 
-    pub(super) fn arriving(reader: StreamReader<ChunkMedium<T>>) -> Self {
+    pub(super) fn arriving(reader: FedReader<ChunkMedium<T>>) -> Self {
         Self(Recorded::Arriving(Arc::clone(&reader.shared), Mutex::new(Some(reader))))
     }
 

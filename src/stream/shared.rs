@@ -15,12 +15,12 @@ use crate::stream::readers::{Loose, ReadGate, StreamState};
 use crate::stream::{CutOff, Held, Medium, NextPart, StreamPart};
 
 /// The part of a stream that has come, and its readers.
-pub(crate) struct SharedStream<M: Medium> {
+pub(crate) struct FedStream<M: Medium> {
     pub(crate) declared: Option<u64>,
     state: Mutex<StreamState<M>>,
 }
 
-impl<M: Medium> SharedStream<M> {
+impl<M: Medium> FedStream<M> {
     /// Makes a stream of which nothing has come, and what feeds it. `declared` is its length, if
     /// that is known. Kept chunks count in `reserved`, which is given back when the stream ends,
     /// however that is.
@@ -39,28 +39,28 @@ impl<M: Medium> SharedStream<M> {
     }
 
     /// Returns a reader of the whole, unless its beginning is gone or it has failed.
-    pub(crate) fn claim(self: &Arc<Self>) -> Option<StreamReader<M>> {
+    pub(crate) fn claim(self: &Arc<Self>) -> Option<FedReader<M>> {
         let mut state = self.state.lock();
         let has_failed = matches!(state.end, Some(Err(_)));
         if has_failed || state.held.start() > 0 {
             return None;
         }
         let id = state.enter(false);
-        Some(StreamReader { shared: Arc::clone(self), id, over: false })
+        Some(FedReader { shared: Arc::clone(self), id, over: false })
     }
 
     /// Returns a reader; where nothing can be read from the beginning, one that says so. While a
     /// claim is held there is one, and it gets at least what came before a failure.
-    pub(crate) fn reader(self: &Arc<Self>) -> StreamReader<M> {
+    pub(crate) fn reader(self: &Arc<Self>) -> FedReader<M> {
         self.reader_from_start(false)
     }
 
     /// What follows the chunks is for the one reader whose own request was forwarded.
-    pub(crate) fn reader_from_start(self: &Arc<Self>, takes_tail: bool) -> StreamReader<M> {
+    pub(crate) fn reader_from_start(self: &Arc<Self>, takes_tail: bool) -> FedReader<M> {
         let mut state = self.state.lock();
         let is_gone = state.held.start() > 0 || state.is_deserted;
         let id = if is_gone { u64::MAX } else { state.enter(takes_tail) };
-        StreamReader { shared: Arc::clone(self), id, over: false }
+        FedReader { shared: Arc::clone(self), id, over: false }
     }
 
     pub(crate) fn look<T>(&self, look: impl FnOnce(&StreamState<M>) -> T) -> T {
@@ -78,14 +78,14 @@ impl<M: Medium> SharedStream<M> {
     }
 }
 
-impl<M: Medium> fmt::Debug for SharedStream<M> {
+impl<M: Medium> fmt::Debug for FedStream<M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedStream").field("declared", &self.declared).finish_non_exhaustive()
+        f.debug_struct("FedStream").field("declared", &self.declared).finish_non_exhaustive()
     }
 }
 
 /// Feeds a stream. Dropped before the end, it tells the readers that there will be no more.
-pub(crate) struct StreamFeed<M: Medium>(pub(crate) Arc<SharedStream<M>>);
+pub(crate) struct StreamFeed<M: Medium>(pub(crate) Arc<FedStream<M>>);
 
 impl<M: Medium> StreamFeed<M> {
     /// Returns how much has come.
@@ -189,14 +189,14 @@ impl Turns {
 }
 
 /// A reader of a stream, from its beginning on. Dropped, it frees its share.
-pub(crate) struct StreamReader<M: Medium> {
-    pub(crate) shared: Arc<SharedStream<M>>,
+pub(crate) struct FedReader<M: Medium> {
+    pub(crate) shared: Arc<FedStream<M>>,
     pub(crate) id: u64,
     /// It has got the end.
     pub(crate) over: bool,
 }
 
-impl<M: Medium> StreamReader<M> {
+impl<M: Medium> FedReader<M> {
     pub(crate) fn poll_part(&mut self, cx: &Context<'_>) -> Poll<NextPart<M>> {
         if self.over {
             return Poll::Ready(None);
@@ -211,7 +211,7 @@ impl<M: Medium> StreamReader<M> {
     }
 }
 
-impl<M: Medium> Drop for StreamReader<M> {
+impl<M: Medium> Drop for FedReader<M> {
     fn drop(&mut self) {
         self.shared.change(|state, loose| state.leave(self.id, loose));
     }

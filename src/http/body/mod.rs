@@ -30,6 +30,7 @@
 //! - `shared`: a body that arrives, as a stream that several read.
 //! - `pieces`: what holds its bytes: chunks that are shared and not copied.
 //! - `part`: a range of a body that arrives.
+//! - `stream`: a shared stream, with comments while it is silent; `pace`: when its chunks came.
 //! - `error`: why a body ended early.
 //! - `request`: a request body that is read to make a key.
 
@@ -38,6 +39,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
@@ -49,18 +51,24 @@ use crate::outcome::CacheOutcome;
 mod collect;
 mod content;
 mod error;
+mod pace;
 mod part;
 mod pieces;
 mod request;
 mod shared;
+mod stream;
 
 pub(super) use collect::{CollectEnd, Collection, Limits, collect};
 pub(crate) use content::Content;
 pub use error::{BodyError, BodyErrorKind};
+#[cfg(feature = "remote")]
+pub(super) use pace::{MOST_MARKS, PaceMark};
+pub(super) use pace::{PaceRecorder, StreamPace};
 use part::PartReader;
 pub use request::RequestBody;
 pub(super) use request::read as read_request;
 pub(super) use shared::{Feed, Gathered, Reader, SharedBody};
+use stream::StreamReader;
 
 /// What the layer asks of the service's bodies: they may move between threads,
 /// and need not be shared by them.
@@ -112,6 +120,7 @@ pin_project! {
         Queue { frames: VecDeque<Frame<Bytes>>, then: Then<B> },
         Reading { reader: Reader },
         Part { reader: PartReader },
+        Stream { reader: Box<StreamReader> },
         Inner { #[pin] body: B },
     }
 }
@@ -153,6 +162,21 @@ impl<B: Body> ResponseBody<B> {
         Self::of(State::Reading { reader })
     }
 
+    /// The same from the byte at `skip` on, with a comment after each `heartbeat` of silence.
+    pub(crate) fn live(reader: Reader, heartbeat: Option<Duration>, skip: u64) -> Self {
+        if heartbeat.is_none() && skip == 0 {
+            return Self::reading(reader);
+        }
+        let reader = Box::new(StreamReader::live(reader, heartbeat, skip));
+        Self::of(State::Stream { reader })
+    }
+
+    /// A stored stream from the byte at `at` on, at its pace.
+    pub(crate) fn paced(bytes: Bytes, pace: StreamPace, at: usize) -> Self {
+        let reader = Box::new(StreamReader::stored(bytes, pace, at));
+        Self::of(State::Stream { reader })
+    }
+
     /// `length` bytes of it, from the one at `first` on.
     pub(crate) fn reading_part(reader: Reader, first: u64, length: u64) -> Self {
         Self::of(State::Part { reader: PartReader::new(reader, first, length) })
@@ -181,7 +205,8 @@ impl<B: Body> ResponseBody<B> {
     pub(crate) fn content(&self) -> Option<Content> {
         match &self.state {
             State::Full { bytes } => Some(Content::Whole(bytes.clone().unwrap_or_default())),
-            State::Reading { reader } => Some(Content::Arriving(Arc::clone(&reader.shared))),
+            State::Reading { reader } => Some(Content::Arriving(Arc::clone(&reader.shared), None)),
+            State::Stream { reader } => reader.content(),
             State::Queue { .. } | State::Part { .. } | State::Inner { .. } => None,
         }
     }
@@ -199,6 +224,7 @@ impl<B: Body> ResponseBody<B> {
     pub(crate) fn reader(&self) -> Option<&Reader> {
         match &self.state {
             State::Reading { reader } => Some(reader),
+            State::Stream { reader } => reader.reader(),
             _ => None,
         }
     }
@@ -217,6 +243,7 @@ impl<B: Body> fmt::Debug for ResponseBody<B> {
             State::Queue { .. } => "Queue",
             State::Reading { .. } => "Reading",
             State::Part { .. } => "Part",
+            State::Stream { .. } => "Stream",
             State::Inner { .. } => "Inner",
         };
         f.debug_tuple("ResponseBody").field(&kind).finish()
@@ -239,6 +266,7 @@ where
             StateProj::Inner { body } => poll_bytes(body, cx),
             StateProj::Reading { reader } => reader.poll_frame(cx),
             StateProj::Part { reader } => reader.poll_frame(cx),
+            StateProj::Stream { reader } => reader.poll_frame(cx),
             StateProj::Queue { frames, then } => match frames.pop_front() {
                 Some(frame) => Poll::Ready(Some(Ok(frame))),
                 None => then.poll(cx),
@@ -252,6 +280,7 @@ where
             State::Queue { frames, then } => frames.is_empty() && then.is_end(),
             State::Reading { reader } => reader.is_end_stream(),
             State::Part { reader } => reader.is_end_stream(),
+            State::Stream { reader } => reader.is_end_stream(),
             State::Inner { body } => body.is_end_stream(),
         }
     }
@@ -268,6 +297,7 @@ where
             }
             State::Reading { reader } => reader.size_hint(),
             State::Part { reader } => reader.size_hint(),
+            State::Stream { reader } => reader.size_hint(),
             State::Inner { body } => body.size_hint(),
         }
     }

@@ -31,9 +31,17 @@ impl Medium for BodyMedium {
     }
 }
 
-pub(crate) type SharedBody = shared::SharedStream<BodyMedium>;
+pub(crate) type SharedBody = shared::FedStream<BodyMedium>;
 pub(crate) type Feed = shared::StreamFeed<BodyMedium>;
-pub(crate) type Reader = shared::StreamReader<BodyMedium>;
+pub(crate) type Reader = shared::FedReader<BodyMedium>;
+
+impl SharedBody {
+    /// Returns what has arrived, in order; nothing where its beginning is gone.
+    pub(crate) fn so_far(&self) -> Vec<Bytes> {
+        let all = |state: &mut StreamState<BodyMedium>| state.held.all();
+        self.change(|state, _| if state.held.start() > 0 { Vec::new() } else { all(state) })
+    }
+}
 
 impl Feed {
     /// Joins what has come into one piece, from which the readers go on.

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use crate::settings::layer::StreamRule;
 pub(crate) use crate::settings::refused_status as statuses;
 
 pub(super) const TWO_LIFETIMES: &str = "a lifetime for all contradicts lifetimes from the origin \
@@ -15,6 +16,10 @@ pub(crate) fn ttl(ttl: &Duration) -> Option<String> {
 
 pub(crate) fn not_zero(number: &usize) -> Option<String> {
     (*number == 0).then(|| "is 0; leave it out to set no bound".into())
+}
+
+pub(crate) fn streams(rule: &StreamRule) -> Option<String> {
+    rule.problem()
 }
 
 /// Names of fields.

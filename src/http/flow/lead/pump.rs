@@ -12,9 +12,12 @@ use tokio::time::error::Elapsed;
 use tokio::time::{Instant, timeout_at};
 
 use crate::clock::Tick;
-use crate::flight::door::Arrival;
-use crate::http::body::{BodyError, BodyErrorKind, Feed, Limits, Next, SourceBody, poll_bytes};
+use crate::flight::door::{Arrival, Conclusion};
+use crate::http::body::{
+    BodyError, BodyErrorKind, Content, Feed, Limits, Next, SourceBody, poll_bytes,
+};
 use crate::http::flow::fill;
+use crate::http::flow::lead::kept_stream::KeptStream;
 use crate::http::flow::lead::{note_declined, note_kept};
 use crate::http::flow::lookup::HttpCaller;
 use crate::http::rules::storable::DeclineReason;
@@ -27,19 +30,26 @@ pub(super) struct ArrivingBody {
     pub(super) arrival: Arrival<StoredResponse, HttpCaller>,
     pub(super) status: StatusCode,
     pub(super) stale_until: Option<Tick>,
+    /// What a shared stream needs to be stored.
+    pub(super) stream: Option<KeptStream>,
 }
 
 impl ArrivingBody {
     fn complete(self, body: Bytes) {
-        let Self { arrival, .. } = self;
-        if let Some(whole) = fill::completed(arrival.place(), arrival.entry(), body) {
+        let Self { arrival, stream, .. } = self;
+        let content = match stream {
+            None => Some(Content::Whole(body)),
+            Some(stream) => stream.complete(body),
+        };
+        let Some(content) = content else { return arrival.end(Conclusion::NotShared) };
+        if let Some(whole) = fill::completed(arrival.place(), arrival.entry(), content) {
             let cache = Arc::clone(&arrival.place().request.cache);
             let _ = note_kept(&cache, arrival.complete(&whole));
         }
     }
 
     fn decline(self, why: DeclineReason) {
-        let Self { arrival, status, stale_until } = self;
+        let Self { arrival, status, stale_until, .. } = self;
         let conclusion = arrival.place().declined(status, why, stale_until);
         let (key, cache) = (arrival.key().clone(), Arc::clone(&arrival.place().request.cache));
         arrival.end(conclusion);
@@ -141,6 +151,8 @@ impl<B: SourceBody> Pump<B> {
                 }
                 FrameKind::Data if self.feed.length() > before => {
                     (until, pauses_at) = (self.goes_on(), self.limits.pauses_at());
+                    let stream = self.flight.as_mut().and_then(|flight| flight.stream.as_mut());
+                    stream.into_iter().for_each(|stream| stream.note(self.feed.length()));
                 }
                 // Empty chunks that are always there never let the timer speak.
                 FrameKind::Data if until.is_some_and(|until| until <= Instant::now()) => {
