@@ -204,8 +204,9 @@ fn takes_a_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
     let waiting = |settings: &Settings| {
         (settings.wait_timeout, settings.compute_timeout, settings.lease, settings.max_computations)
     };
-    let drain =
-        |settings: &Settings| (settings.drain_delay, settings.drain_timeout, settings.manifest.clone());
+    let drain = |settings: &Settings| {
+        (settings.drain_delay, settings.drain_timeout, settings.manifest.clone())
+    };
     let differs = [
         ("listen", old.listen != new.listen),
         ("tls on or off", old.tls.is_some() != new.tls.is_some()),
