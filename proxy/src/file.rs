@@ -244,6 +244,7 @@ fn read_operators(root: &Section<'_, '_>, to: &mut Settings) {
         log.finish();
     }
     if let Some(drain) = root.section("drain") {
+        set_some(&drain, "manifest", of_text(file), &mut to.manifest);
         set(&drain, "delay", duration, &mut to.drain_delay);
         set(&drain, "timeout", some_duration, &mut to.drain_timeout);
         drain.finish();

@@ -14,6 +14,9 @@ use crate::redis::{self, Redis};
 use crate::rules::Rule;
 use crate::server::{HostHeader, Origins, default_port};
 
+/// The name of the cache, in metrics and in manifests.
+pub(crate) const CACHE: &str = "proxy";
+
 /// How many bits of an address name a client.
 ///
 /// All 32 of IPv4: neighbours in a network are strangers, and few attackers have a network of
@@ -83,6 +86,7 @@ pub(crate) struct Settings {
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) access_log: Option<Format>,
     pub(crate) access_log_file: Destination,
+    pub(crate) manifest: Option<PathBuf>,
     pub(crate) drain_delay: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) max_bytes: Option<u64>,
@@ -139,6 +143,7 @@ impl Default for Settings {
             admin_token_file: None,
             access_log: None,
             access_log_file: Destination::Stdout,
+            manifest: None,
             drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(10),
             max_bytes: None,
@@ -243,7 +248,7 @@ impl Settings {
 
     /// Makes the cache; the error names the settings that cannot be followed.
     pub(crate) fn cache(&self) -> Result<HttpStampede, String> {
-        let mut cache = Stampede::builder("proxy")
+        let mut cache = Stampede::builder(CACHE)
             .stale_for(self.stale)
             .stale_if_error(self.stale_if_error)
             .compute_timeout(self.compute_timeout);

@@ -39,8 +39,11 @@ fn quick_start_calls_the_handler_once_for_two_thousand_requests() {
 }
 
 #[test]
-fn database_loader_ends_well() {
-    assert!(!alone("database_loader").is_empty());
+fn database_loader_asks_once_for_an_absent_row_and_once_after_the_write() {
+    let text = alone("database_loader");
+    assert!(text.contains("does not exist: queries: 1\n"), "{text}");
+    assert!(text.contains("after the write: Some(\"Ada\"), queries: 2\n"), "{text}");
+    assert!(text.contains("more readers: queries: 2\n"), "{text}");
 }
 
 #[test]
