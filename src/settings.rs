@@ -228,7 +228,7 @@ macro_rules! each_setting {
             /// Sets whether the cache takes part from its start; see [`Mode`]. A file says `"on"`,
             /// `"observe"` or `"off"`. [`set_mode`](Stampede::set_mode) changes it later. Defaults to
             /// [`Mode::On`].
-            mode: Mode as "plain" = |_| Mode::On;
+            mode: Mode as "plain";
         }
     };
 }
@@ -379,6 +379,32 @@ fn saturated(number: usize) -> u32 {
 }
 
 impl Settings {
+    /// Returns the mode that the settings name, and [`Mode::On`] where they name none. Of the
+    /// settings in a file, it is the one that a living cache can take: pass it to
+    /// [`set_mode`](crate::Stampede::set_mode) when the file has changed. The others need a new
+    /// handle.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_stampede::{Mode, Settings, Stampede};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let read = |file| {
+    ///     Settings::read("caches.users", &mut serde_json::Deserializer::from_str(file))
+    /// };
+    /// let users: Stampede<String> = read(r#"{ "ttl": "60s" }"#)?.builder("users").build()?;
+    ///
+    /// // The file was changed, and is read again.
+    /// users.set_mode(read(r#"{ "ttl": "60s", "mode": "off" }"#)?.mode());
+    /// assert_eq!(users.mode(), Mode::Off);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode.unwrap_or_default()
+    }
+
     /// Bounds the time-outs to a hundred years: clocks cannot count much further.
     pub(crate) fn with_bounded_times(mut self) -> Self {
         const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
