@@ -215,8 +215,7 @@ impl<B: Body> ResponseBody<B> {
         match &self.state {
             State::Full { bytes } => Some(Content::Whole(bytes.clone().unwrap_or_default())),
             State::Reading { reader } => Some(Content::Arriving(Arc::clone(reader.body()), None)),
-            State::Stream { reader } => reader.content(),
-            State::Queue { .. } | State::Part { .. } | State::Inner { .. } => None,
+            _ => None,
         }
     }
 
@@ -233,7 +232,6 @@ impl<B: Body> ResponseBody<B> {
     pub(crate) fn reader(&self) -> Option<&Reader> {
         match &self.state {
             State::Reading { reader } => Some(reader),
-            State::Stream { reader } => reader.reader(),
             _ => None,
         }
     }
@@ -289,7 +287,7 @@ where
             State::Queue { frames, then } => frames.is_empty() && then.is_end(),
             State::Reading { reader } => reader.is_end_stream(),
             State::Part { reader } => reader.is_end_stream(),
-            State::Stream { reader } => reader.is_end_stream(),
+            State::Stream { .. } => false,
             State::Inner { body } => body.is_end_stream(),
         }
     }
@@ -306,7 +304,7 @@ where
             }
             State::Reading { reader } => reader.size_hint(),
             State::Part { reader } => reader.size_hint(),
-            State::Stream { reader } => reader.size_hint(),
+            State::Stream { .. } => SizeHint::default(),
             State::Inner { body } => body.size_hint(),
         }
     }
