@@ -1,6 +1,7 @@
 //! Which responses are shared streams, and when one of them is complete.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -80,6 +81,10 @@ impl PartialEq for EndRule {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
+
+// A panic of the function is caught where it is called.
+impl UnwindSafe for EndRule {}
+impl RefUnwindSafe for EndRule {}
 
 impl StreamRule {
     fn without_end() -> Self {
