@@ -38,7 +38,7 @@
 //! - `normal_form`: the one form of a request that is keyed and forwarded.
 //! - `lookup`: where the answer may stand, which flight the request belongs to, what may
 //!   answer it ([`HttpCaller`](lookup::HttpCaller)).
-//! - `wishes`: whether what is stored is what the request wants.
+//! - `wishes`: whether a stored response is what the request wants.
 //! - `miss`: the request waits, leads, or goes alone.
 //! - `context`: what it takes along from the caller's task to that of the leader.
 //! - `part`: the request asks for a part, and leads to the whole, or waits for it.

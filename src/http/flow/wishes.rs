@@ -1,4 +1,4 @@
-//! Whether what is stored is what a request wants: how new, and with the event that it names.
+//! Whether a stored response is what a request wants: how new, and with the event that it names.
 
 use http::{HeaderMap, StatusCode};
 
