@@ -34,7 +34,7 @@ mod table;
 
 use std::time::Duration;
 
-pub(crate) use streams::StreamEnd;
+pub(crate) use streams::EndRule;
 pub use streams::{StreamReplay, StreamRule};
 pub(crate) use table::each_http_setting;
 

@@ -132,7 +132,7 @@ fn origins_and_rules_must_not_contradict_each_other() {
         ),
         (
             rule("prefix = \"/\"\nshare_streams = { last_event = \"x\", heartbeat = \"1ms\" }\n"),
-            "`share_streams`: `heartbeat` (1ms) must be 1 s or longer, or zero: none",
+            "`share_streams`: `heartbeat` must be 1 s or longer, or zero: none",
         ),
         (
             format!("store_post = 1\n{}", rule("prefix = \"/\"\nttl = \"1s\"\n")),

@@ -57,27 +57,21 @@ impl Content {
     /// are none and will be none.
     #[cold]
     pub(crate) fn resume_at(&self, request: &HeaderMap) -> Option<(u64, bool)> {
-        let (joined, at);
-        let (bytes, is_whole) = match self {
-            Self::Whole(bytes) | Self::Paced(bytes, _) => (bytes.as_ref(), true),
-            Self::Arriving(body, _) => {
-                joined = body.so_far().concat();
-                (joined.as_slice(), false)
-            }
-            Self::HeadOnly => return None,
+        let bytes = match self {
+            Self::Arriving(body, _) => Bytes::from(body.so_far().concat()),
+            _ => self.whole()?.clone(),
         };
-        at = resume_at(request, bytes)?;
-        Some((at as u64, is_whole && at == bytes.len()))
+        let at = resume_at(request, &bytes)?;
+        Some((at as u64, self.whole().is_some() && at == bytes.len()))
     }
 
-    /// Returns what follows the first `skip` bytes.
+    /// Returns what follows the first `skip` bytes, which are there.
     #[cold]
     pub(crate) fn after<B: Body>(&self, skip: u64) -> ResponseBody<B> {
-        let at = usize::try_from(skip).unwrap_or(usize::MAX);
         match self {
-            Self::Whole(bytes) => ResponseBody::full(bytes.slice(at.min(bytes.len())..)),
+            Self::Whole(bytes) => ResponseBody::full(bytes.slice(skip as usize..)),
             Self::Paced(bytes, pace) => {
-                ResponseBody::paced(bytes.clone(), pace.clone(), at.min(bytes.len()))
+                ResponseBody::paced(bytes.clone(), pace.clone(), skip as usize)
             }
             Self::Arriving(body, heartbeat) => ResponseBody::live(body.reader(), *heartbeat, skip),
             Self::HeadOnly => ResponseBody::full(Bytes::new()),
@@ -89,9 +83,7 @@ impl Content {
     pub(crate) fn to_body<B: Body>(&self) -> ResponseBody<B> {
         match self {
             Self::Whole(bytes) => ResponseBody::full(bytes.clone()),
-            Self::Paced(bytes, pace) => ResponseBody::paced(bytes.clone(), pace.clone(), 0),
-            Self::Arriving(body, heartbeat) => ResponseBody::live(body.reader(), *heartbeat, 0),
-            Self::HeadOnly => ResponseBody::full(Bytes::new()),
+            _ => self.after(0),
         }
     }
 }

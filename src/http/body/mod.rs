@@ -206,8 +206,7 @@ impl<B: Body> ResponseBody<B> {
         match &self.state {
             State::Full { bytes } => Some(Content::Whole(bytes.clone().unwrap_or_default())),
             State::Reading { reader } => Some(Content::Arriving(Arc::clone(&reader.shared), None)),
-            State::Stream { reader } => reader.content(),
-            State::Queue { .. } | State::Part { .. } | State::Inner { .. } => None,
+            _ => None,
         }
     }
 
@@ -224,7 +223,6 @@ impl<B: Body> ResponseBody<B> {
     pub(crate) fn reader(&self) -> Option<&Reader> {
         match &self.state {
             State::Reading { reader } => Some(reader),
-            State::Stream { reader } => reader.reader(),
             _ => None,
         }
     }
@@ -280,7 +278,7 @@ where
             State::Queue { frames, then } => frames.is_empty() && then.is_end(),
             State::Reading { reader } => reader.is_end_stream(),
             State::Part { reader } => reader.is_end_stream(),
-            State::Stream { reader } => reader.is_end_stream(),
+            State::Stream { .. } => false,
             State::Inner { body } => body.is_end_stream(),
         }
     }
@@ -297,7 +295,7 @@ where
             }
             State::Reading { reader } => reader.size_hint(),
             State::Part { reader } => reader.size_hint(),
-            State::Stream { reader } => reader.size_hint(),
+            State::Stream { .. } => SizeHint::default(),
             State::Inner { body } => body.size_hint(),
         }
     }

@@ -7,16 +7,17 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
-use http_body::{Frame, SizeHint};
+use http_body::Frame;
 use tokio::time::{Instant, Sleep};
 
 use crate::http::body::Next;
-use crate::http::body::content::Content;
 use crate::http::body::pace::StreamPace;
 use crate::http::body::shared::Reader;
 use crate::http::rules::streams::{BYTE_ORDER_MARK, is_between_events};
 
 const COMMENT: &[u8] = b":\n\n";
+/// As if blank lines came before it.
+const BEGIN: [u8; 3] = *b"\n\n\n";
 
 /// Where the bytes are from.
 enum Origin {
@@ -32,24 +33,16 @@ pub(crate) struct StreamReader {
     /// When the next comment is due.
     beats_at: Option<Instant>,
     /// The last bytes of the stream that the client has got.
-    tail: ([u8; 3], usize),
-    has_beaten: bool,
+    tail: [u8; 3],
+    /// It has got a comment in their place: a mark of the byte order would be one no more.
+    strips_mark: bool,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl StreamReader {
     fn new(origin: Origin, heartbeat: Option<Duration>, skip: u64) -> Self {
-        let mut reader = Self {
-            origin,
-            skip,
-            heartbeat,
-            beats_at: None,
-            tail: ([0; 3], 0),
-            has_beaten: false,
-            timer: None,
-        };
-        reader.put_off();
-        reader
+        let beats_at = heartbeat.and_then(|every| Instant::now().checked_add(every));
+        Self { origin, skip, heartbeat, beats_at, tail: BEGIN, strips_mark: false, timer: None }
     }
 
     pub(super) fn live(reader: Reader, heartbeat: Option<Duration>, skip: u64) -> Self {
@@ -62,19 +55,6 @@ impl StreamReader {
         let now = Instant::now();
         let began = now.checked_sub(pace.since_begin(at)).unwrap_or(now);
         Self::new(Origin::Stored { bytes, pace, at, began }, heartbeat, 0)
-    }
-
-    /// Returns what other answers can be made of, if it is read from its beginning.
-    pub(super) fn content(&self) -> Option<Content> {
-        let reader = self.reader().filter(|_| self.skip == 0)?;
-        Some(Content::Arriving(reader.shared.clone(), self.heartbeat))
-    }
-
-    pub(super) fn reader(&self) -> Option<&Reader> {
-        match &self.origin {
-            Origin::Live(reader) => Some(reader),
-            Origin::Stored { .. } => None,
-        }
     }
 
     fn put_off(&mut self) {
@@ -108,8 +88,8 @@ impl StreamReader {
             ready!(timer.as_mut().poll(cx));
             if self.beats_at.is_some_and(|at| at <= due) {
                 self.put_off();
-                if is_between_events(&self.tail.0[3 - self.tail.1..]) {
-                    self.has_beaten = true;
+                if is_between_events(&self.tail) {
+                    self.strips_mark = self.tail == BEGIN;
                     return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(COMMENT)))));
                 }
             }
@@ -124,39 +104,14 @@ impl StreamReader {
         if chunk.is_empty() {
             return chunk;
         }
-        if self.has_beaten && self.tail.1 == 0 && chunk.starts_with(BYTE_ORDER_MARK) {
-            // It is one at the very beginning only.
+        if std::mem::take(&mut self.strips_mark) && chunk.starts_with(BYTE_ORDER_MARK) {
             chunk.advance(BYTE_ORDER_MARK.len());
         }
         for &byte in &chunk[chunk.len().saturating_sub(3)..] {
-            self.tail.0.rotate_left(1);
-            self.tail.0[2] = byte;
-            self.tail.1 = 3.min(self.tail.1 + 1);
+            self.tail = [self.tail[1], self.tail[2], byte];
         }
         self.put_off();
         chunk
-    }
-
-    pub(super) fn is_end_stream(&self) -> bool {
-        match &self.origin {
-            Origin::Live(reader) => reader.is_end_stream(),
-            Origin::Stored { bytes, at, .. } => *at == bytes.len(),
-        }
-    }
-
-    pub(super) fn size_hint(&self) -> SizeHint {
-        let (hint, skip) = match &self.origin {
-            Origin::Live(reader) => (reader.size_hint(), self.skip),
-            Origin::Stored { bytes, at, .. } => {
-                (SizeHint::with_exact((bytes.len() - at) as u64), 0)
-            }
-        };
-        let mut left = SizeHint::new();
-        match hint.exact().filter(|_| self.heartbeat.is_none() || self.is_end_stream()) {
-            Some(all) => left.set_exact(all.saturating_sub(skip)),
-            None => left.set_lower(hint.lower().saturating_sub(skip)),
-        }
-        left
     }
 }
 

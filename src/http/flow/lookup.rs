@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, StatusCode, Uri};
+use http::{HeaderMap, HeaderName, Uri};
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -30,7 +30,6 @@ use crate::http::rules::request::{
     BypassReason, Credentials, FieldScan, RequestFacts, RequestMethod, Wishes,
 };
 use crate::http::rules::steering::GroupOrigin;
-use crate::http::rules::streams::is_event_stream;
 use crate::http::rules::target::{absolute_uri, name_of, path_tag};
 use crate::http::rules::vary::{Fingerprint, VaryList, codings, fingerprint, variant_key};
 use crate::http::stored::response::{
@@ -248,48 +247,6 @@ pub(super) fn look_held(
         Freshness::StaleIfError | Freshness::Expired => Lookup::Miss(Some(entry)),
     };
     (look, Forward::Stale)
-}
-
-impl Wishes {
-    /// Returns whether a request names an event that an event stream does not have, or not yet.
-    pub(super) fn lacks_event(self, headers: &HeaderMap, entry: &Entry<StoredResponse>) -> bool {
-        let stored = entry.value.response().filter(|_| self.last_event);
-        let is_stream =
-            |it: &&CachedResponse| it.status == StatusCode::OK && is_event_stream(&it.headers);
-        stored.filter(is_stream).is_some_and(|it| it.body.resume_at(headers).is_none())
-    }
-
-    /// Returns whether the entry is as new as the client wants it.
-    pub(super) fn are_met_by(self, entry: &Entry<StoredResponse>, now: Tick) -> bool {
-        let window = entry.window();
-        self.demand.is_none_or(|demand| {
-            demand.accepts(now.since(window.started), window.fresh_until.since(now))
-        })
-    }
-
-    /// What is not new enough is a miss, with something in hand.
-    pub(super) fn judge(
-        self,
-        (look, forward): (Lookup<StoredResponse>, Forward),
-        headers: &HeaderMap,
-        now: Tick,
-    ) -> (Lookup<StoredResponse>, Forward) {
-        match look {
-            Lookup::Fresh(entry) | Lookup::Early(entry) | Lookup::Stale(entry)
-                if self.lacks_event(headers, &entry) =>
-            {
-                (Lookup::Miss(Some(entry)), Forward::Request)
-            }
-            Lookup::Fresh(entry) | Lookup::Early(entry) if !self.are_met_by(&entry, now) => {
-                (Lookup::Miss(Some(entry)), Forward::Request)
-            }
-            // Without `max-stale`, nothing stale is what it wants.
-            Lookup::Stale(entry) if self.demand.is_some() => {
-                (Lookup::Miss(Some(entry)), Forward::Stale)
-            }
-            look => (look, forward),
-        }
-    }
 }
 
 /// Returns whether a stored response answers no request before the service has

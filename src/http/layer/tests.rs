@@ -166,12 +166,6 @@ fn what_cannot_be_read_in_the_table_is_named_by_its_path() {
         (r#"{"http": {"stall_timeout": 5}}"#, "caches.site.http.stall_timeout", "with a unit"),
         (r#"{"http": {"vary": "accept"}}"#, "caches.site.http.vary", "invalid type"),
         (r#"{"http": {"set_cookie": "keep"}}"#, "caches.site.http.set_cookie", "unknown variant"),
-        (r#"{"http": {"share_streams": {}}}"#, "caches.site.http.share_streams", "one end"),
-        (
-            r#"{"http": {"share_streams": {"end_mark": "x", "finish_reason": true}}}"#,
-            "caches.site.http.share_streams",
-            "set one of `end_mark`, `last_event`",
-        ),
         (
             r#"{"http": {"share_streams": {"end_mark": "x", "ttl": 5}}}"#,
             "caches.site.http.share_streams.ttl",
@@ -208,11 +202,16 @@ fn what_does_not_work_in_the_table_is_refused_when_the_cache_is_built() {
         (r#""status_ttl": {"200": "1s"}"#, "`caches.site.http.status_ttl`: 200 is no error"),
         (
             r#""share_streams": { "last_event": "" }"#,
-            "`caches.site.http.share_streams`: `last_event` must be one line",
+            "`caches.site.http.share_streams`: `end_mark` and `last_event` must be one line",
+        ),
+        (r#""share_streams": {}"#, "`caches.site.http.share_streams`: a stream has one end: set"),
+        (
+            r#""share_streams": { "end_mark": "x", "finish_reason": true }"#,
+            "`caches.site.http.share_streams`: a stream has one end: set one of `end_mark`, ",
         ),
         (
-            r#""share_streams": { "end_mark": "x", "content_types": ["text/*;"] }"#,
-            "`caches.site.http.share_streams`: `text/*;` is no content type",
+            r#""share_streams": { "end_mark": "x", "content_types": ["text/ event"] }"#,
+            "`caches.site.http.share_streams`: `content_types` must be content types; write",
         ),
         (
             r#""share_streams": { "last_event": "x", "content_types": ["a/b"] }"#,
@@ -224,7 +223,7 @@ fn what_does_not_work_in_the_table_is_refused_when_the_cache_is_built() {
         ),
         (
             r#""share_streams": { "finish_reason": true, "heartbeat": "5ms" }"#,
-            "`caches.site.http.share_streams`: `heartbeat` (5ms) must be 1 s or longer",
+            "`caches.site.http.share_streams`: `heartbeat` must be 1 s or longer",
         ),
         (
             r#""ttl": "1s", "origin_only": true"#,

@@ -12,9 +12,12 @@ use http::header::{self, HeaderMap, HeaderName};
 
 use crate::http::config::HttpConfig;
 use crate::http::rules::codings::Coding;
-use crate::settings::layer::{StreamEnd, StreamReplay, StreamRule};
+use crate::settings::layer::{EndRule, StreamReplay, StreamRule};
 
 pub(crate) const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
+
+/// Proxies cut off what is silent for half a minute, or longer.
+const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// A response that is a shared stream by the layer's rule.
 #[derive(Clone, Debug)]
@@ -45,7 +48,7 @@ impl SharedStream {
 
     /// Returns how long a reader waits for a comment, if it gets some.
     pub(crate) fn heartbeat(&self, length: Option<u64>) -> Option<Duration> {
-        let every = self.rule.heartbeat;
+        let every = self.rule.heartbeat.unwrap_or(HEARTBEAT);
         (self.is_events && length.is_none() && !every.is_zero()).then_some(every)
     }
 
@@ -55,25 +58,19 @@ impl SharedStream {
 
     /// Returns whether these bytes are a complete stream.
     pub(crate) fn is_complete(&self, bytes: &Bytes) -> bool {
-        let events = || if self.is_events { events(bytes) } else { lines_as_events(bytes) };
-        let last = || events()?.pop();
-        match &self.rule.end {
-            StreamEnd::Rule(is) => catch_unwind(AssertUnwindSafe(|| is(bytes))).unwrap_or(false),
-            StreamEnd::Mark(mark) => {
-                let mark = mark.trim().as_bytes();
-                let mark = if self.is_events { field(mark) } else { (&b""[..], mark) };
-                last().is_some_and(|event| event.contains(&mark))
-            }
-            StreamEnd::Event(name) => {
-                let name = (&b"event"[..], name.as_bytes());
-                last().is_some_and(|event| event.contains(&name))
-            }
-            StreamEnd::FinishReason => {
-                let events = events().unwrap_or_default();
-                let is_data = |(name, _): &Field<'_>| !self.is_events || *name == b"data";
-                let mut texts =
-                    events.iter().flatten().filter(|it| is_data(it)).map(|it| it.1).rev();
-                texts.find(|text| !is_after_the_end(text)).is_some_and(has_finish_reason)
+        let StreamRule { end_mark, last_event, complete_if, .. } = &*self.rule;
+        if let Some(EndRule(is)) = complete_if {
+            return catch_unwind(AssertUnwindSafe(|| is(bytes))).unwrap_or(false);
+        }
+        let Some(events) = events(bytes, self.is_events) else { return false };
+        let ends_with = |field| events.last().is_some_and(|event| event.contains(&field));
+        match (end_mark, last_event) {
+            (Some(mark), _) => ends_with(field(mark.trim().as_bytes(), self.is_events)),
+            (_, Some(name)) => ends_with((b"event", name.as_bytes())),
+            _ => {
+                let fields = events.iter().flatten().rev();
+                let texts = fields.filter(|(name, _)| *name == b"data").map(|(_, text)| *text);
+                texts.into_iter().find(|text| !may_follow(text)).is_some_and(has_finish_reason)
             }
         }
     }
@@ -93,15 +90,14 @@ pub(crate) fn resume_at(request: &HeaderMap, bytes: &[u8]) -> Option<usize> {
     let wanted = request.get(LAST_EVENT_ID)?.as_bytes();
     let mut id = None;
     for line in Lines::of(bytes).filter(|line| line.has_end) {
-        match field(line.text) {
-            _ if line.text.is_empty() => {
-                if id.take() == Some(wanted) {
-                    return Some(line.end);
-                }
-            }
-            // Without a value it resets the id.
-            (b"id", value) if !value.contains(&0) => id = Some(value),
-            _ => {}
+        if line.text.is_empty() && id.take() == Some(wanted) {
+            return Some(line.end);
+        }
+        // Without a value it resets the id.
+        if let (b"id", value) = field(line.text, true)
+            && !value.contains(&0)
+        {
+            id = Some(value);
         }
     }
     None
@@ -109,16 +105,18 @@ pub(crate) fn resume_at(request: &HeaderMap, bytes: &[u8]) -> Option<usize> {
 
 /// Returns whether the next bytes begin an event, where these are the last ones before them. All
 /// that counts is in the last three.
-pub(crate) fn is_between_events(tail: &[u8]) -> bool {
+pub(crate) fn is_between_events(tail: &[u8; 3]) -> bool {
     let rest = tail.strip_suffix(b"\r\n").or_else(|| tail.strip_suffix(b"\n"));
     let rest = rest.or_else(|| tail.strip_suffix(b"\r"));
-    tail.is_empty() || rest.is_some_and(|rest| rest.ends_with(b"\n") || rest.ends_with(b"\r"))
+    rest.is_some_and(|rest| rest.ends_with(b"\n") || rest.ends_with(b"\r"))
 }
 
 type Field<'a> = (&'a [u8], &'a [u8]);
 
-fn field(line: &[u8]) -> Field<'_> {
+/// Reads a line; one of a stream without events is data.
+fn field(line: &[u8], is_event: bool) -> Field<'_> {
     match line.iter().position(|&b| b == b':') {
+        _ if !is_event => (b"data", line.trim_ascii()),
         Some(at) => {
             let value = &line[at + 1..];
             (&line[..at], value.strip_prefix(b" ").unwrap_or(value))
@@ -127,24 +125,21 @@ fn field(line: &[u8]) -> Field<'_> {
     }
 }
 
-/// The fields of each event, without comments; `None` where a part of an event is
-/// left at the end.
-fn events(bytes: &[u8]) -> Option<Vec<Vec<Field<'_>>>> {
+/// The fields of each event, without comments; `None` where a part of one is left at the end. A line
+/// of a stream without events is an event.
+fn events(bytes: &[u8], has_events: bool) -> Option<Vec<Vec<Field<'_>>>> {
     let (mut events, mut event) = (Vec::new(), Vec::new());
     for line in Lines::of(bytes) {
-        if !line.text.is_empty() {
-            event.extend(Some(field(line.text)).filter(|(name, _)| !name.is_empty()));
-        } else if !event.is_empty() {
+        let field = field(line.text, has_events);
+        event.extend(
+            Some(field)
+                .filter(|(name, value)| !name.is_empty() && (has_events || !value.is_empty())),
+        );
+        if (line.text.is_empty() || !has_events) && !event.is_empty() {
             events.push(std::mem::take(&mut event));
         }
     }
     event.is_empty().then_some(events)
-}
-
-/// Each line that is not empty, as the value of a field without a name.
-fn lines_as_events(bytes: &[u8]) -> Option<Vec<Vec<Field<'_>>>> {
-    let lines = Lines::of(bytes).map(|line| line.text.trim_ascii());
-    Some(lines.filter(|line| !line.is_empty()).map(|line| vec![(&b""[..], line)]).collect())
 }
 
 struct Line<'a> {
@@ -189,11 +184,11 @@ impl<'a> Iterator for Lines<'a> {
 }
 
 /// Returns whether a text may follow the one that ends an answer.
-fn is_after_the_end(text: &[u8]) -> bool {
-    text.trim_ascii() == b"[DONE]"
-        || after_key(text, b"\"choices\"")
-            .and_then(|rest| rest.strip_prefix(b"["))
-            .is_some_and(|rest| rest.trim_ascii_start().starts_with(b"]"))
+fn may_follow(text: &[u8]) -> bool {
+    let is_empty = |list: &[u8]| {
+        list.strip_prefix(b"[").is_some_and(|it| it.trim_ascii_start().starts_with(b"]"))
+    };
+    text.trim_ascii() == b"[DONE]" || after_key(text, b"\"choices\"").is_some_and(is_empty)
 }
 
 /// Returns whether JSON has a text as `finish_reason`.
@@ -205,9 +200,9 @@ fn has_finish_reason(text: &[u8]) -> bool {
 /// text there is a backslash before each quotation mark.
 fn after_key<'a>(json: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
     let is_key = |at: &usize| json[*at..].starts_with(key) && (*at == 0 || json[at - 1] != b'\\');
-    let values = (0..json.len()).filter(is_key).filter_map(|at| {
+    let mut values = (0..json.len()).filter(is_key).filter_map(|at| {
         let value = json[at + key.len()..].trim_ascii_start().strip_prefix(b":")?;
         Some(value.trim_ascii_start())
     });
-    values.filter(|value| !value.starts_with(b"null")).last()
+    values.rfind(|value| !value.starts_with(b"null"))
 }

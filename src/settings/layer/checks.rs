@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use crate::settings::layer::StreamRule;
 pub(crate) use crate::settings::refused_status as statuses;
 
 pub(super) const TWO_LIFETIMES: &str = "a lifetime for all contradicts lifetimes from the origin \
@@ -16,10 +15,6 @@ pub(crate) fn ttl(ttl: &Duration) -> Option<String> {
 
 pub(crate) fn not_zero(number: &usize) -> Option<String> {
     (*number == 0).then(|| "is 0; leave it out to set no bound".into())
-}
-
-pub(crate) fn streams(rule: &StreamRule) -> Option<String> {
-    rule.problem()
 }
 
 /// Names of fields.
@@ -89,7 +84,7 @@ pub(crate) fn cookies(names: &[String]) -> Option<String> {
 const MAX_NAME: usize = 1024;
 
 /// Returns whether a text is a field name (RFC 9110, 5.6.2).
-fn is_token(text: &str) -> bool {
+pub(super) fn is_token(text: &str) -> bool {
     let is_char = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(is_char)
 }

@@ -1,14 +1,17 @@
 //! Which responses are shared streams, and when one of them is complete.
 
 use std::fmt;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 
+#[cfg(feature = "serde")]
+use crate::settings::file::duration;
+use crate::settings::layer::checks::is_token;
+
 const EVENTS: &str = "text/event-stream";
-/// What most proxies on the way wait for, and more.
-const HEARTBEAT: Duration = Duration::from_secs(15);
 
 /// Says which responses are shared streams, and when one of them is complete: for
 /// [`HttpLayer::share_streams`](crate::HttpLayer::share_streams).
@@ -30,13 +33,22 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 /// let layer = cache.http_layer().share_streams(rule);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(deny_unknown_fields, default = "StreamRule::without_end"))]
 #[must_use]
 pub struct StreamRule {
-    pub(crate) end: StreamEnd,
+    // One of these four.
+    pub(crate) end_mark: Option<String>,
+    pub(crate) last_event: Option<String>,
+    pub(crate) finish_reason: bool,
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub(crate) complete_if: Option<EndRule>,
     pub(crate) content_types: Vec<String>,
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "duration"))]
     pub(crate) ttl: Option<Duration>,
     pub(crate) replay: StreamReplay,
-    pub(crate) heartbeat: Duration,
+    #[cfg_attr(feature = "serde", serde(deserialize_with = "duration"))]
+    pub(crate) heartbeat: Option<Duration>,
 }
 
 /// How a stored stream is given to later clients.
@@ -54,35 +66,49 @@ pub enum StreamReplay {
     Paced,
 }
 
-/// What a complete stream ends with.
+/// A function of the application.
 #[derive(Clone)]
-pub(crate) enum StreamEnd {
-    Mark(String),
-    Event(String),
-    FinishReason,
-    Rule(Arc<dyn Fn(&Bytes) -> bool + Send + Sync>),
+pub(crate) struct EndRule(pub(crate) Arc<dyn Fn(&Bytes) -> bool + Send + Sync>);
+
+impl fmt::Debug for EndRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("EndRule")
+    }
 }
 
+impl PartialEq for EndRule {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+// A panic of the function is caught where it is called.
+impl UnwindSafe for EndRule {}
+impl RefUnwindSafe for EndRule {}
+
 impl StreamRule {
-    fn new(end: StreamEnd) -> Self {
+    fn without_end() -> Self {
         Self {
-            end,
+            end_mark: None,
+            last_event: None,
+            finish_reason: false,
+            complete_if: None,
             content_types: vec![EVENTS.into()],
             ttl: None,
             replay: StreamReplay::AtOnce,
-            heartbeat: HEARTBEAT,
+            heartbeat: None,
         }
     }
 
     /// A stream is complete if its last event has this line: `data: [DONE]`, for example. In other
     /// content types, if it is the last line that is not empty.
     pub fn end_mark(line: impl Into<String>) -> Self {
-        Self::new(StreamEnd::Mark(line.into()))
+        Self { end_mark: Some(line.into()), ..Self::without_end() }
     }
 
     /// A stream is complete if its last event has this name: `done` for `event: done`.
     pub fn last_event(name: impl Into<String>) -> Self {
-        Self::new(StreamEnd::Event(name.into()))
+        Self { last_event: Some(name.into()), ..Self::without_end() }
     }
 
     /// A stream is complete if the JSON in its last `data` line has a text as `finish_reason`, at
@@ -92,20 +118,20 @@ impl StreamRule {
     /// Where several answers run in one stream, the first one to finish may be the last line of a
     /// stream that was cut without an error: use [`end_mark`](Self::end_mark) for these.
     pub fn finish_reason() -> Self {
-        Self::new(StreamEnd::FinishReason)
+        Self { finish_reason: true, ..Self::without_end() }
     }
 
     /// A stream is complete if `is_complete` says so of all its bytes. It is called once for each
     /// stream that ended without an error, on the task that reads the stream, and must not block.
     /// Where it panics, the stream is not complete.
     pub fn complete_if(is_complete: impl Fn(&Bytes) -> bool + Send + Sync + 'static) -> Self {
-        Self::new(StreamEnd::Rule(Arc::new(is_complete)))
+        Self { complete_if: Some(EndRule(Arc::new(is_complete))), ..Self::without_end() }
     }
 
     /// Sets the content types of the responses that the rule is for, without parameters. Defaults
     /// to `text/event-stream` alone. Responses of other types are bodies like all others.
     pub fn content_types<'a>(mut self, types: impl IntoIterator<Item = &'a str>) -> Self {
-        self.content_types = types.into_iter().map(str::to_ascii_lowercase).collect();
+        self.content_types = types.into_iter().map(str::to_owned).collect();
         self
     }
 
@@ -136,7 +162,7 @@ impl StreamRule {
     /// It begins when the head of the response is there, and comes only between whole events. It
     /// is never stored, and never sent where the response has a `Content-Length`.
     pub fn heartbeat(mut self, every: Duration) -> Self {
-        self.heartbeat = every;
+        self.heartbeat = Some(every);
         self
     }
 
@@ -145,97 +171,33 @@ impl StreamRule {
     /// built.
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        let (what, text) = match &self.end {
-            StreamEnd::Mark(line) => ("end_mark", line.as_str()),
-            StreamEnd::Event(name) => ("last_event", name.as_str()),
-            StreamEnd::FinishReason | StreamEnd::Rule(_) => ("", "any"),
+        let Self { end_mark, last_event, content_types: types, ttl, heartbeat, .. } = self;
+        let ends = [
+            end_mark.is_some(),
+            last_event.is_some(),
+            self.finish_reason,
+            self.complete_if.is_some(),
+        ];
+        let is_line = |text: &String| !text.trim().is_empty() && !text.contains(['\r', '\n']);
+        let is_type = |name: &String| {
+            name.split_once('/').is_some_and(|(one, other)| is_token(one) && is_token(other))
         };
-        let is_type = |name: &str| {
-            let is_char = |b: u8| b.is_ascii_graphic() && !b"()<>@,;:\\\"/[]?=".contains(&b);
-            let is_part = |part: &str| !part.is_empty() && part.bytes().all(is_char);
-            name.split_once('/').is_some_and(|(one, other)| is_part(one) && is_part(other))
-        };
-        let wrong = self.content_types.iter().find(|name| !is_type(name));
-        let has_others = self.content_types.iter().any(|name| name != EVENTS);
-        if text.trim().is_empty() || text.contains(['\r', '\n']) {
-            Some(format!("`{what}` must be one line that is not empty"))
-        } else if let Some(wrong) = wrong {
-            Some(format!("`{wrong}` is no content type; write for example `text/event-stream`"))
-        } else if self.content_types.is_empty() {
-            Some("`content_types` is empty; name one, or leave it out".into())
-        } else if what == "last_event" && has_others {
-            Some("`last_event` is for `text/event-stream` alone; use another end".into())
-        } else if self.ttl.is_some_and(|ttl| ttl.is_zero()) {
-            Some("`ttl` is zero; leave it out where the response's own fields govern".into())
-        } else if !self.heartbeat.is_zero() && self.heartbeat < Duration::from_secs(1) {
-            let said = self.heartbeat;
-            Some(format!("`heartbeat` ({said:?}) must be 1 s or longer, or zero: none"))
+        let is_events = |name: &String| name.eq_ignore_ascii_case(EVENTS);
+        let why = if ends.into_iter().filter(|is| *is).count() != 1 {
+            "a stream has one end: set one of `end_mark`, `last_event` and `finish_reason = true`"
+        } else if !end_mark.iter().chain(last_event).all(is_line) {
+            "`end_mark` and `last_event` must be one line that is not empty"
+        } else if types.is_empty() || !types.iter().all(is_type) {
+            "`content_types` must be content types; write for example `text/event-stream`"
+        } else if last_event.is_some() && !types.iter().all(is_events) {
+            "`last_event` is for `text/event-stream` alone; use another end"
+        } else if ttl.is_some_and(|ttl| ttl.is_zero()) {
+            "`ttl` is zero; leave it out where the response's own fields govern"
+        } else if heartbeat.is_some_and(|it| !it.is_zero() && it < Duration::from_secs(1)) {
+            "`heartbeat` must be 1 s or longer, or zero: none"
         } else {
-            None
-        }
-    }
-}
-
-impl fmt::Debug for StreamEnd {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Mark(line) => f.debug_tuple("Mark").field(line).finish(),
-            Self::Event(name) => f.debug_tuple("Event").field(name).finish(),
-            Self::FinishReason => f.write_str("FinishReason"),
-            Self::Rule(_) => f.write_str("Rule"),
-        }
-    }
-}
-
-impl PartialEq for StreamEnd {
-    fn eq(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Mark(one), Self::Mark(other)) | (Self::Event(one), Self::Event(other)) => {
-                one == other
-            }
-            (Self::FinishReason, Self::FinishReason) => true,
-            (Self::Rule(one), Self::Rule(other)) => Arc::ptr_eq(one, other),
-            _ => false,
-        }
-    }
-}
-
-/// The rule as a file has it.
-#[cfg(feature = "serde")]
-#[derive(serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-struct StreamTable {
-    content_types: Option<Vec<String>>,
-    end_mark: Option<String>,
-    last_event: Option<String>,
-    #[serde(default)]
-    finish_reason: bool,
-    #[serde(default, deserialize_with = "crate::settings::file::duration")]
-    ttl: Option<Duration>,
-    #[serde(default)]
-    replay: StreamReplay,
-    #[serde(default, deserialize_with = "crate::settings::file::duration")]
-    heartbeat: Option<Duration>,
-}
-
-#[cfg(feature = "serde")]
-impl<'de> serde::Deserialize<'de> for StreamRule {
-    fn deserialize<D: serde::Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let read = StreamTable::deserialize(from)?;
-        let mut rule = match (read.end_mark, read.last_event, read.finish_reason) {
-            (Some(line), None, false) => Self::end_mark(line),
-            (None, Some(name), false) => Self::last_event(name),
-            (None, None, true) => Self::finish_reason(),
-            _ => {
-                let why = "a stream has one end: set one of `end_mark`, `last_event` and \
-                           `finish_reason = true`";
-                return Err(serde::de::Error::custom(why));
-            }
+            return None;
         };
-        if let Some(types) = &read.content_types {
-            rule = rule.content_types(types.iter().map(String::as_str));
-        }
-        let heartbeat = read.heartbeat.unwrap_or(rule.heartbeat);
-        Ok(Self { ttl: read.ttl, replay: read.replay, heartbeat, ..rule })
+        Some(why.into())
     }
 }

@@ -409,7 +409,7 @@ macro_rules! each_http_setting {
                 /// let rule = StreamRule::last_event("done").ttl(Duration::from_secs(600));
                 /// let layer = cache.http_layer().max_body(8 << 20).share_streams(rule);
                 /// ```
-                share_streams: StreamRule as "plain", check checks::streams;
+                share_streams: StreamRule as "plain", check StreamRule::problem;
                 /// Sets whether a range request that finds nothing fresh asks the service for the whole
                 /// response, once for a crowd. It is stored, and each client gets its part of it.
                 /// Defaults to true.

@@ -56,11 +56,7 @@ impl Head {
         let why = match &collected.end {
             CollectEnd::Complete => {
                 let bytes = collected.joined();
-                let is_complete = plan.stream.as_ref().is_none_or(|it| it.is_complete(&bytes));
-                let stored = match is_complete {
-                    true => self.fill(&head, bytes.clone(), &plan, tags),
-                    false => self.share_incomplete(&head, bytes.clone(), &plan, tags),
-                };
+                let stored = self.fill(&head, bytes.clone(), &plan, tags);
                 let response = Response::from_parts(head, ResponseBody::full(bytes));
                 return OriginOutcome::Response { response, stored, why: None };
             }
@@ -75,14 +71,13 @@ impl Head {
 
     fn limits(&self, plan: &Plan) -> Limits {
         let rules = &self.caller.request.rules;
-        // Each reader of a shared stream gets it from the beginning, however long it is silent.
-        let is_stream = plan.stream.is_some();
         let (idle, join) = (rules.config.body_idle_timeout, rules.config.body_join_timeout);
         Limits {
             bytes: rules.config.max_body,
             declared: plan.length,
             idle,
-            join: if is_stream { idle } else { join },
+            // Each reader of a shared stream gets it from the beginning, however long it is silent.
+            join: if plan.stream.is_some() { idle } else { join },
             stall: rules.config.stall_timeout,
         }
     }
@@ -133,30 +128,14 @@ impl Head {
         plan: &Plan,
         tags: Box<[Tag]>,
     ) -> Result<(), UnstoredReason> {
+        let is_complete = plan.stream.as_ref().is_none_or(|stream| stream.is_complete(&body));
         let (entry, share) = self.entry(head, Content::Whole(body), plan, tags);
         match share {
-            Recipients::None => self.decline_unshared(),
-            Recipients::Wave => self.share_with_wave(entry),
-            Recipients::All | Recipients::Each => return self.store(&entry),
-        }
-        Err(UnstoredReason::Expired)
-    }
-
-    /// Hands a stream to the clients that wait which has ended, and is not complete by the layer's
-    /// rule.
-    fn share_incomplete(
-        self,
-        head: &Parts,
-        body: Bytes,
-        plan: &Plan,
-        tags: Box<[Tag]>,
-    ) -> Result<(), UnstoredReason> {
-        let (entry, share) = self.entry(head, Content::Whole(body), plan, tags);
-        match share {
+            Recipients::All | Recipients::Each if is_complete => return self.store(&entry),
             Recipients::None | Recipients::Each => self.decline_unshared(),
-            Recipients::Wave | Recipients::All => self.share_with_wave(entry),
+            Recipients::All | Recipients::Wave => self.share_with_wave(entry),
         }
-        Err(UnstoredReason::Incomplete)
+        Err(if is_complete { UnstoredReason::Expired } else { UnstoredReason::Incomplete })
     }
 
     fn share_with_wave(self, entry: StoredEntry) {
