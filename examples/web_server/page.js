@@ -247,7 +247,7 @@ async function sendReaders(again) {
   const result = await all, { whole, sum } = showStream(result);
   const failed = result.failed ? `, ${number(result.failed)} failed` : "";
   const from = result.producers ? `${many(result.producers, "producer")} sent ${number(result.produced)} words` : "No producer was started: the stored stream was replayed";
-  sayStream(`${from}. ${many(whole, "reader")} of ${READERS} got all of it${failed}: ${number(sum)} words in all.`);
+  sayStream(`${from}. ${number(whole)} of ${READERS} readers got all of it${failed}: ${number(sum)} words in all.`);
 }
 
 const STREAM_BUTTONS = ["stream-new", "stream-again"].map($);

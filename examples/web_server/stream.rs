@@ -24,15 +24,15 @@ use crate::herd::{self, Client};
 use crate::routes::last;
 
 const PATH: &str = "/answer";
-const TEXT: &str = "One producer sends these words, and a hundred clients read them. Whoever comes \
-     late begins with the first word, and nobody waits for a client that reads slowly. [DONE]";
+const TEXT: &str = "One producer sends these words, and a hundred clients read them. A client that \
+     comes late begins with the first word, and no client waits for a slow one. [DONE]";
 /// How long a word takes.
 const WORD: Duration = Duration::from_millis(120);
 const READERS: usize = 100;
 /// After which time the next reader comes.
 const NEXT: Duration = Duration::from_millis(20);
 /// Each tenth reader pauses so long after each read.
-const SLOW: Duration = Duration::from_millis(500);
+const SLOW: Duration = Duration::from_millis(200);
 
 /// What the page shows of the last stream.
 pub(crate) struct StreamDemo {
