@@ -7,9 +7,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use axum::http::{Request, request::Parts};
 use axum::response::{IntoResponse, Sse, sse::Event};
-use axum::{Router, body::Bytes, routing::post};
+use axum::{Router, body::Bytes, http::Request, http::request::Parts, routing::post};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use serde_json::{Value, json};
 use tokio::time::{Duration, sleep};
