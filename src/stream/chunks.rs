@@ -100,7 +100,7 @@ impl<T: Send + Sync> Held<Weighed<T>> for ChunkLine<T> {
 /// The chunks of a shared stream, from the first one on, of the one producer that all its readers share: what
 /// [`EntrySelector::get_or_stream`](crate::EntrySelector::get_or_stream) returns.
 ///
-/// A [`Stream`](futures_util::Stream) of clones of the chunks. A stream that has failed, or was cut
+/// A `Stream` of clones of the chunks. A stream that has failed, or was cut
 /// off, ends with one error; what came before it was produced. It wakes its task as soon as there is
 /// a chunk. Dropped, it frees its share, and the producer goes on for the others and for the cache.
 ///
