@@ -197,6 +197,10 @@ impl<T: Send + Sync + 'static> Arriving<T> {
         self.feed.push(Weighed { chunk: Arc::new(chunk), bytes })
     }
 
+    fn is_too_large(&self) -> bool {
+        self.feed.0.look(|state| state.held.bytes()) > self.rules.max_bytes
+    }
+
     /// Dropped at any point, it leaves no reader waiting. However the stream ends, its flight ends
     /// first: a reader that learns of the end must not find it.
     async fn run(self, flight: Flight<T>, reserved: Option<Reservation>) {
@@ -204,7 +208,7 @@ impl<T: Send + Sync + 'static> Arriving<T> {
         let (mut arriving, mut flight) = (self, flight);
         let keeps = flight.is_some();
         let has_room = reserved.is_some_and(|reserved| arriving.feed.count_in(reserved));
-        let end = match keeps && has_room {
+        let end = match keeps && has_room && !arriving.is_too_large() {
             true => arriving.keep(&mut flight).await,
             false => KeptEnd::TooLarge,
         };
@@ -270,7 +274,7 @@ impl<T: Send + Sync + 'static> Arriving<T> {
                 Ok(None) => return KeptEnd::Deserted,
                 Err(_) => return KeptEnd::Late,
             };
-            if !has_room || self.feed.0.look(|state| state.held.bytes()) > self.rules.max_bytes {
+            if !has_room || self.is_too_large() {
                 return KeptEnd::TooLarge;
             }
             turns.let_others_run().await;
