@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, poll_fn};
-use futures_util::{Stream, TryStreamExt};
+use futures_util::{Stream, TryStreamExt, stream};
 
 use crate::budget::Reservation;
 use crate::computed::Computed;
@@ -124,16 +124,14 @@ impl<T: Send + Sync + 'static> Producer<T> {
     /// Dropped, the stream is dropped.
     pub async fn begin(mut self) -> Result<Computed<Recording<T>>, BoxError> {
         let first = self.stream.try_next().await?;
-        let Some(first) = first else {
-            // It is empty, and over.
-            let mut computed = Computed::plain(Recording::from_iter([]));
-            computed.storable = self.rules.store_if.take().is_none_or(|complete| complete(&[]));
-            return Ok(computed);
-        };
+        if first.is_none() {
+            // It is over, and must not be polled again.
+            self.stream = Box::pin(stream::empty());
+        }
         let (shared, feed) = SharedChunks::new(None, None);
         let mut computed = Computed::plain(Recording::arriving(shared.reader()));
         let arriving = Arriving { stream: self.stream, rules: self.rules, feed };
-        arriving.push(first);
+        first.into_iter().for_each(|first| _ = arriving.push(first));
         computed.rest = Some(Rest::new(arriving));
         Ok(computed)
     }

@@ -45,7 +45,8 @@ struct Record {
     lives: Vec<Life>,
     /// What lets a second producer begin beside one that runs.
     permits: Vec<Instant>,
-    /// Whether any number of producers may run: the mode was switched, or what is not kept passes.
+    /// Whether any number of producers may run: the mode was switched, the cache shut down,
+    /// or what is not kept passes.
     is_free: bool,
     /// When the last invalidation returned.
     invalidated: Option<Instant>,
@@ -165,7 +166,7 @@ fn one_of_one_producer(reading: &[Chunk]) -> bool {
 /// Returns which promise was not kept.
 async fn cut_streams(seed: u64) -> Result<(), String> {
     let mut random = fastrand::Rng::with_seed(seed);
-    // Nothing bounds the wait for a first chunk while the cache is not on.
+    // Nothing bounds the wait for a first chunk while the cache is not on, or was shut down.
     let switches = random.u32(0..3) == 0;
     let stale = random.u32(0..3) == 0;
     let mut builder = Stampede::builder("cuts").ttl(30 * SECOND).jitter(0.0);
@@ -175,7 +176,7 @@ async fn cut_streams(seed: u64) -> Result<(), String> {
     }
     let is_narrow = random.u32(0..6) == 0;
     if is_narrow {
-        builder = builder.max_arriving_bytes(random.u64(0..600));
+        builder = builder.max_arriving_bytes(random.u64(1..600));
     }
     let cache: Answers = builder.build().map_err(|error| error.to_string())?;
     let record = Shared::default();
@@ -214,7 +215,8 @@ async fn cut_streams(seed: u64) -> Result<(), String> {
                 let mode = [Mode::On, Mode::Off, Mode::Observe][random.usize(0..3)];
                 cache.set_mode(mode);
             }
-            5 if random.bool() => {
+            5 if switches => {
+                record.lock().is_free = true;
                 cache.shutdown(10 * MS).await;
             }
             _ => (),
