@@ -111,7 +111,10 @@ where
             }
             // It has joined a stream whose beginning was given up before it could read.
             let Some(produce) = slot.lock().take() else { return Ok(chunks) };
-            let own = produce().into().begin().await.map_err(Error::of_computation)?;
+            let limit = state.engine.settings.compute_timeout();
+            let own = tokio::time::timeout(limit, produce().into().begin()).await;
+            let own = own.map_err(|_| Error::new(ErrorKind::ComputeTimeout))?;
+            let own = own.map_err(Error::of_computation)?;
             own.rest.into_iter().for_each(|rest| state.drive_alone(rest));
             Ok(own.value.stream())
         }
