@@ -20,7 +20,7 @@ pub use adapters::{ByBytes, ByDisplay};
 use kinds::ESCAPE;
 #[cfg(feature = "http")]
 pub(crate) use kinds::VARIANT_HEAD;
-pub(crate) use kinds::{KeyKind, bytes_of, is_made_tag, primary_of, text_of};
+pub(crate) use kinds::{KeyKind, bytes_in, bytes_of, is_made_tag, primary_of, text_of};
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) use uri::is_of_process;
 #[cfg(feature = "http")]
