@@ -22,10 +22,11 @@ pub(crate) enum Contestant {
     MokaWithSemaphore,
     Default,
     Bounded(usize),
+    Adaptive(usize),
 }
 
 impl Contestant {
-    pub(crate) const ALL: [Self; 7] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::NoCache,
         Self::BareCache,
         Self::Moka,
@@ -33,6 +34,8 @@ impl Contestant {
         Self::Default,
         Self::Bounded(WORKERS as usize),
         Self::Bounded(5 * WORKERS as usize),
+        Self::Adaptive(4),
+        Self::Adaptive(WORKERS as usize),
     ];
 
     /// Returns whether anything bounds the calls that the origin has at once.
@@ -48,6 +51,7 @@ impl Contestant {
             Self::MokaWithSemaphore => format!("the same, semaphore of {WORKERS}"),
             Self::Default => "tower-stampede, defaults".to_owned(),
             Self::Bounded(most) => format!("`max_computations({most})`"),
+            Self::Adaptive(least) => format!("`min_computations({least})`"),
         }
     }
 }
@@ -122,6 +126,9 @@ impl Cache {
             Contestant::Bounded(most) => {
                 let most = ours.max_computations(most).max_refreshes(most);
                 Self::Ours(most.build().expect("a cache"))
+            }
+            Contestant::Adaptive(least) => {
+                Self::Ours(ours.min_computations(least).build().expect("a cache"))
             }
         }
     }
