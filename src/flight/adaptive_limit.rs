@@ -8,7 +8,7 @@
 //! Times are compared by windows, each long enough that chance explains no more than a few percent of
 //! its mean. What a computation takes on an origin that is not overloaded is learned from the shorter
 //! windows. An origin may also have become slower for good. Then the limit falls to its lower
-//! end, and there what is measured counts as the new usual time.
+//! end, and the time that is measured there is the new usual time.
 
 use std::time::Duration;
 

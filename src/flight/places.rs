@@ -35,6 +35,7 @@ use crate::clock::{Clock, Tick};
 use crate::flight::adaptive_limit::AdaptiveLimit;
 use crate::flight::client_key::ClientKey;
 use crate::flight::computation::{Computation, OriginCall};
+use crate::flight::holders::Holders;
 use crate::flight::queue::{Queue, Waiting, shrink};
 use crate::flight::wait_slot::WaitSlot;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RandomState};
@@ -84,62 +85,6 @@ struct Member {
     standing: Standing,
     /// A call in the queue counts as a waiter, until it has a place.
     _slot: Option<WaitSlot>,
-}
-
-/// The computations of a call that have a part in its place, or in its wait for one.
-/// Nearly every call has one, for which nothing is allocated.
-#[derive(Debug)]
-struct Holders {
-    first: Arc<Computation>,
-    others: BTreeMap<u64, Arc<Computation>>,
-}
-
-impl Holders {
-    fn of(computation: &Arc<Computation>) -> Self {
-        Self { first: Arc::clone(computation), others: BTreeMap::new() }
-    }
-
-    fn add(&mut self, computation: &Arc<Computation>) {
-        if self.first.id != computation.id {
-            self.others.insert(computation.id, Arc::clone(computation));
-        }
-    }
-
-    fn is_only(&self, computation: &Computation) -> bool {
-        self.first.id == computation.id && self.others.is_empty()
-    }
-
-    fn contains(&self, computation: &Computation) -> bool {
-        self.first.id == computation.id || self.others.contains_key(&computation.id)
-    }
-
-    /// Removes one. Returns whether it was the last.
-    fn remove(&mut self, computation: &Computation) -> bool {
-        if self.first.id != computation.id {
-            self.others.remove(&computation.id);
-            return false;
-        }
-        match self.others.pop_first() {
-            Some((_, next)) => {
-                self.first = next;
-                false
-            }
-            None => true,
-        }
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Arc<Computation>> {
-        std::iter::once(&self.first).chain(self.others.values())
-    }
-
-    fn wake(&self) {
-        self.all().for_each(|computation| computation.wake());
-    }
-
-    /// Returns when every leader should have ended its part.
-    fn overdue_at(&self) -> Tick {
-        self.others.values().fold(self.first.overdue_at(), |at, other| at.max(other.overdue_at()))
-    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

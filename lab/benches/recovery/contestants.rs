@@ -56,7 +56,7 @@ impl Contestant {
     }
 }
 
-/// What the origin makes. One that no client receives was made in vain.
+/// What the origin makes. One that no client receives is wasted.
 #[derive(Clone)]
 pub(crate) struct Value {
     ends: Instant,
@@ -98,7 +98,7 @@ impl Calls {
     }
 
     /// Returns how many results of these calls no client has received.
-    pub(crate) fn in_vain(&self, calls: std::ops::Range<usize>) -> usize {
+    pub(crate) fn wasted(&self, calls: std::ops::Range<usize>) -> usize {
         self.received.lock()[calls].iter().filter(|it| !**it).count()
     }
 }

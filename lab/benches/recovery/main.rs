@@ -88,7 +88,7 @@ struct Second {
 struct Run {
     seconds: Vec<Second>,
     calls: usize,
-    in_vain: usize,
+    wasted: usize,
     most_at_once: usize,
 }
 
@@ -127,7 +127,7 @@ async fn client(cache: Arc<Cache>, calls: Arc<Calls>, key: u64) -> bool {
             calls.receive(&value);
             return true;
         }
-        // Whoever is refused at once waits, too.
+        // A client that is refused at once waits, too.
         tokio::time::sleep_until(asked + Duration::from_millis(100)).await;
     }
     false
@@ -177,9 +177,9 @@ fn run(contestant: Contestant, zipf: &Arc<Zipf>, rate: f64, seed: u64) -> Run {
         let begun = begun_at_flush.unwrap_or_default()..calls.begun();
         // The last clients, with all that they try.
         tokio::time::sleep(Duration::from_secs(8)).await;
-        let (calls_of_all, in_vain) = (begun.len(), calls.in_vain(begun));
+        let (calls_of_all, wasted) = (begun.len(), calls.wasted(begun));
         let seconds = seconds.lock().clone();
-        Run { seconds, calls: calls_of_all, in_vain, most_at_once: origin.most_at_once() }
+        Run { seconds, calls: calls_of_all, wasted, most_at_once: origin.most_at_once() }
     };
     let run = runtime.block_on(clients);
     runtime.shutdown_background();
@@ -208,7 +208,7 @@ fn main() {
         );
         println!(
             "| | before | after | at the end | recovered | within the bound | seconds: median, \
-             worst | calls in vain | most calls at once |"
+             worst | wasted calls | most calls at once |"
         );
         println!("| --- | --- | --- | --- | --- | --- | --- | --- | --- |");
         for contestant in Contestant::ALL {
@@ -241,7 +241,7 @@ fn print(contestant: Contestant, runs: &[Run], bound: f64, with_curve: bool) {
         percent(&|run| run.goodput(END - 10, END)),
         times.len(),
         runs.len(),
-        percent(&|run| run.in_vain as f64 / run.calls.max(1) as f64),
+        percent(&|run| run.wasted as f64 / run.calls.max(1) as f64),
         runs.iter().map(|run| run.most_at_once).max().unwrap_or_default(),
     );
     if with_curve {

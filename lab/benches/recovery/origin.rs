@@ -96,7 +96,7 @@ impl Origin {
                 while let Some(first) = state.calls.first_entry()
                     && first.key().0 <= done + 1000
                 {
-                    // Whoever has asked may be gone.
+                    // The caller may be gone.
                     let _ = first.remove().send(());
                 }
                 let next = state.calls.first_key_value().map(|((ends, _), _)| *ends);

@@ -141,7 +141,7 @@ fn each_computation_gets_a_place_while_their_number_changes() {
                 let computation = bench.computation(id);
                 bench.take(&computation);
                 // The first window says what is usual, the others end each with another number.
-                let took = Duration::from_millis(1 + choice(2) * 9);
+                let took = Duration::from_millis(1 + u64::from(choice(2)) * 9);
                 (0..16).for_each(|_| bench.places.note_time(took, bench.clock.now()));
                 bench.places.assert_consistent(3);
                 bench.release(&computation);
