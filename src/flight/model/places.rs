@@ -44,7 +44,11 @@ impl Places {
         }
         let queued = state.members.len() - state.placed();
         assert_eq!(queue.len(), queued, "in the queue, and not a member");
-        assert_eq!(state.free + own.len().cast_signed(), max.cast_signed(), "a place is lost or doubled");
+        assert_eq!(
+            state.free + own.len().cast_signed(),
+            max.cast_signed(),
+            "a place is lost or doubled"
+        );
         assert!(state.free <= 0 || !state.queue.is_due(), "a free place, and a queue");
         state.queue.assert_consistent(&own);
         for (lender, queued) in &state.waiting_for {
