@@ -200,7 +200,7 @@ macro_rules! each_setting {
             max_computations: usize as "plain" = |_| 1024, not_zero "1024";
             /// Has the cache find by itself how many computations run at once: from this number up
             /// to [`max_computations`](Self::max_computations). The number begins here, grows while
-            /// computations queue, and falls when they take a fifth longer than usual: the
+            /// computations queue, and falls when they take a third longer than usual: the
             /// origin has as much to do as it can bear. Set it to what the origin surely bears from
             /// this process, for example its workers divided by the processes; 4 is a good start
             /// where that is not known. Where the number is too low, computations queue; see
