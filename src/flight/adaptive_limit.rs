@@ -166,6 +166,19 @@ mod tests {
     }
 
     #[test]
+    fn computations_that_ran_when_the_limit_changed_say_nothing_of_the_new_one() {
+        let mut limit = AdaptiveLimit::new(4, 1024);
+        let mut note = |times: usize, millis| {
+            (0..times).for_each(|_| {
+                limit.note(Duration::from_millis(millis), true);
+            });
+            limit.get()
+        };
+        assert_eq!(note(16, 100), 8);
+        assert_eq!((note(4, 10_000), note(16, 100)), (8, 16));
+    }
+
+    #[test]
     fn a_limit_at_which_nothing_queues_stays() {
         let mut limit = AdaptiveLimit::new(4, 1024);
         after(&mut limit, 20, shared);
