@@ -366,6 +366,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             arriving_bytes: self.values.arriving.taken(),
             flights: self.engine.table.running(),
             waiting: self.engine.waiting(),
+            computation_limit: self.engine.computation_limit(),
             ..self.observer.stats()
         };
         let is_full = stats.evictions > 0;
