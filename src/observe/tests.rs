@@ -169,6 +169,7 @@ mod table {
                 observer.happened(Occurrence::Deposed { key: &Key::from(other) });
             }
             // The end of the last row is told of later.
+            observer.note_success();
             observer.happened(samples(&key, &tag, &error)[n]);
             observer.note_success();
             tokio::time::advance(61 * SECOND).await;
