@@ -128,6 +128,7 @@ impl<T: Send + Sync + 'static> Chunks<T> {
 impl<T: Clone + Send + Sync + 'static> Stream for Chunks<T> {
     type Item = Result<T, StreamError>;
 
+    /// Polls for the next chunk, or the one error that ends the stream.
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let chunk = match &mut self.state {
             ChunksState::Whole(chunks, next) => {
@@ -144,6 +145,7 @@ impl<T: Clone + Send + Sync + 'static> Stream for Chunks<T> {
         Poll::Ready(chunk.map(|chunk| Ok(T::clone(&chunk))))
     }
 
+    /// Exact once the stream is whole.
     fn size_hint(&self) -> (usize, Option<usize>) {
         match &self.state {
             ChunksState::Whole(chunks, next) => {
