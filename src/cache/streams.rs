@@ -15,7 +15,7 @@ use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::entry::{Entry, Tags};
 use crate::error::{Error, ErrorKind};
-use crate::flight::door::{Conclusion, Lead, within};
+use crate::flight::door::{Lead, within};
 use crate::flight::end::Leavings;
 use crate::freshness::{Lifetimes, Window};
 use crate::key::ToKey;
@@ -196,8 +196,9 @@ impl<V: Clone + Send + Sync + 'static> StreamFlight<V> for ArrivingValue<V> {
     }
 
     fn decline(self: Box<Self>) -> BoxFuture<'static, ()> {
-        let Self { lead, begun, entry, .. } = *self;
-        Box::pin(async move { drop(begun.end_unstored(lead, Conclusion::Share(entry)).await) })
+        // What its callers have is fresh for ever. What is noted of the key must not be.
+        let arriving = self.entry.value.clone();
+        self.complete(arriving, false)
     }
 }
 

@@ -146,3 +146,26 @@ async fn a_caller_who_comes_too_late_for_a_stream_waits_for_its_own_no_longer_th
         tokio::time::timeout(60 * SECOND, late).await.expect("it is not stuck").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::ComputeTimeout);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_computation_inside_its_caller_may_return_a_stream_that_passes() {
+    let cache = answers();
+    let began = tokio::time::Instant::now();
+    let many = || Producer::new(stream::iter((0..500).map(Ok::<u64, io::Error>))).max_bytes(0);
+    let served = cache.entry("key").get_or_compute_scoped(|| many().begin()).await.unwrap();
+    let all: Vec<u64> = served.stream().try_collect().await.unwrap();
+    assert_eq!(all.len(), 500);
+    assert!(began.elapsed() < SECOND, "it waits for no reader that is not there");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bytes_that_still_arrive_are_stored_under_no_other_key() {
+    let cache: Stampede<Recording<bytes::Bytes>> = settings().build().unwrap();
+    let chunk = bytes::Bytes::from_static(b"chunk");
+    let endless = stream::iter([Ok::<_, io::Error>(chunk)]).chain(stream::pending());
+    let served = cache.entry("key").get_or_compute(|| Producer::new(endless).begin()).await;
+    let arriving = served.unwrap().into_value();
+    cache.put("other", arriving.clone()).await;
+    assert!(cache.get("other").await.is_none());
+    assert!(arriving.stream().next().await.is_some());
+}
