@@ -6,9 +6,10 @@
 //! it grows by a twentieth. When they take longer than is tolerated it falls, by as much as they do.
 //!
 //! Times are compared by windows, each long enough that chance explains no more than a few percent of
-//! its mean. The computations that ran when the limit changed belong to no window. What a computation takes on an origin that is not overloaded is learned from the shorter
-//! windows. An origin may also have become slower for good. Then the limit falls to its lower
-//! end, and the time that is measured there is the new usual time.
+//! its mean. The computations that ran when the limit changed belong to no window. What a
+//! computation takes on an origin that is not overloaded is learned from the shorter windows. An
+//! origin may also have become slower for good. Then the limit falls to its lower end, and the time
+//! that is measured there is the new usual time.
 
 use std::time::Duration;
 
@@ -96,7 +97,7 @@ impl AdaptiveLimit {
         }
         self.window = Window::default();
         if self.usual == 0.0 || self.limit <= self.least {
-            // Lower the limit does not get: this is what the origin can do.
+            // The limit cannot fall any further: this is what the origin can do.
             self.usual = mean;
             self.is_starting = true;
         } else if mean < self.usual || !has_queued {
