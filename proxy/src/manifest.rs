@@ -51,11 +51,12 @@ pub(crate) async fn load(file: Option<&Path>, proxy: &Proxy) -> Option<bool> {
     }
 }
 
-/// Writes the file. A reader finds the old one, or the whole new one.
+/// Writes the file. A reader finds the old one, or the whole new one, also where several processes
+/// end at once.
 pub(crate) async fn write(file: &Path, cache: &HttpStampede) {
     let text = cache.manifest(MOST).await.to_string();
     let mut new = file.as_os_str().to_owned();
-    new.push(".new");
+    new.push(format!(".{}.new", std::process::id()));
     if let Err(error) = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file)) {
         report(&format!("--manifest: {} cannot be written: {error}", file.display()));
     }

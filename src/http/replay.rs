@@ -67,6 +67,10 @@ fn request_for(key: &[u8]) -> Option<Request<()>> {
     let UriName { scheme, host, resource, .. } = UriName::of_key(key)?;
     let [scheme, host, resource] = [scheme, host, resource].map(str::from_utf8);
     let (scheme, host, resource) = (scheme.ok()?, host.ok()?, resource.ok()?);
+    // A file that was edited must not name another host than the key does.
+    if !resource.starts_with('/') {
+        return None;
+    }
     let is_of = |kind: KeyKind| key.starts_with(&kind.start());
     let mut request = Request::new(());
     *request.uri_mut() = match is_of(KeyKind::HostInField) {

@@ -133,14 +133,20 @@ impl Rows {
         sum
     }
 
-    fn first<T>(&self, count: usize, shown: impl Fn(&Row) -> T) -> Vec<T> {
+    fn first<T>(
+        &self,
+        count: usize,
+        by: impl Fn(&Row) -> Duration,
+        shown: impl Fn(&Row) -> T,
+    ) -> Vec<T> {
         let mut rows: Vec<_> = self.rows.iter().collect();
-        rows.sort_by_key(|row| std::cmp::Reverse(row.sum.origin_time_saved));
+        rows.sort_by_key(|row| std::cmp::Reverse(by(row)));
         rows.into_iter().take(count).map(shown).collect()
     }
 
     fn named(&self, count: usize) -> Vec<(Box<[u8]>, Savings)> {
-        self.first(count, |row| (row.name.clone(), row.sum))
+        let shown = |row: &Row| (row.name.clone(), row.sum);
+        self.first(count, |row| row.sum.origin_time_saved, shown)
     }
 }
 
@@ -209,9 +215,15 @@ impl Ledger {
         self.keys.lock().named(count)
     }
 
-    /// Returns the [hashes](Self::hash) of all keys in this order.
+    /// Returns the [hashes](Self::hash) of all keys, in the order of what they have saved of late where
+    /// [`fade`](Self::fade) is called.
     pub(crate) fn hashes(&self) -> Vec<u64> {
-        self.keys.lock().first(KEYS, |row| row.hash)
+        self.keys.lock().first(KEYS, |row| row.rank, |row| row.hash)
+    }
+
+    /// Halves by what the keys stand among each other. What they have saved stays.
+    pub(crate) fn fade(&self) {
+        self.keys.lock().rows.iter_mut().for_each(|row| row.rank /= 2);
     }
 
     /// Returns by what a key is known here. Of its name only the beginning is.

@@ -81,13 +81,14 @@ async fn keys_of_which_no_request_can_be_made_are_counted_as_not_loaded() {
         "1 1 %00h%00%04http%06a%0D%0Ab:c%02/a\n".to_owned(),
         "1 1 user:7\n".to_owned(),
         "1 1 %00h%00%04http%FFshop%02/a\n".to_owned(),
+        "1 1 %00h%00%04http%04shop%0Fhttp://other/ab\n".to_owned(),
         host("shop"),
     ];
     let text = format!("tower-stampede-manifest-1 test {}\n{}", rows.len(), rows.concat());
     let manifest = Manifest::read(&text, "test").unwrap();
     let origin = Origin::new(|_| Answer::ok("max-age=600", "page"));
     let app = layered(with_ttl(60).http_layer(), &origin);
-    assert_eq!((manifest.len(), manifest.replay(app, 2).await, origin.calls()), (4, 3, 1));
+    assert_eq!((manifest.len(), manifest.replay(app, 2).await, origin.calls()), (5, 4, 1));
 }
 
 #[tokio::test(start_paused = true)]
