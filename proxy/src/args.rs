@@ -152,7 +152,7 @@ struct CacheArgs {
 }
 
 #[derive(Clone, Debug, clap::Args)]
-#[command(next_help_heading = "What the origin says in fields of its responses (docs/steering.md)")]
+#[command(next_help_heading = "What the origin says in fields of its responses (docs/http.md)")]
 struct SteeringArgs {
     /// Tags: surrogate-key, xkey, cache-tag or edge-cache-tag. The field is removed from what
     /// clients get. May be repeated

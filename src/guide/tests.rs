@@ -17,7 +17,7 @@ use crate::remote::RemoteErrorKind;
 use crate::remote::envelope::Damage;
 
 const OBSERVABILITY: &str = include_str!("../../docs/observability.md");
-const WHAT_IS_CACHED: &str = include_str!("../../docs/what-is-cached.md");
+const HTTP: &str = include_str!("../../docs/http.md");
 
 type Row = Vec<&'static str>;
 
@@ -186,7 +186,7 @@ fn the_page_lists_every_event_with_its_fields() {
 
 #[test]
 fn the_page_lists_every_detail_of_cache_status() {
-    let page: Vec<_> = table(WHAT_IS_CACHED, "Details")
+    let page: Vec<_> = table(HTTP, "Details")
         .into_iter()
         .flat_map(|row| quoted(row[0]))
         .map(str::to_owned)

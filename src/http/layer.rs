@@ -35,7 +35,7 @@ pub type HttpStampede = Stampede<StoredResponse>;
 /// `private`, `Set-Cookie` or `Vary: *`, and responses to requests with
 /// credentials unless they have a lifetime of their own and say `public` or the
 /// like.
-/// [What is cached, for whom, how long](crate::guide::what_is_cached) has the
+/// [What is cached, for whom, how long](crate::guide::http) has the
 /// tables.
 ///
 /// # Order with other layers

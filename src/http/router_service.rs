@@ -31,7 +31,7 @@ impl HttpLayer {
     /// - **A hit runs nothing of the router's**: no middleware of a route or of the router,
     ///   *authorization included*, no handler, no fallback. Who may see a response must follow
     ///   from what the cache sees: `Authorization` and cookies (see
-    ///   [What is cached](crate::guide::what_is_cached)), or [`identity`](Self::identity). Put what
+    ///   [HTTP](crate::guide::http)), or [`identity`](Self::identity). Put what
     ///   has to see each request around this service.
     /// - The key is made of the URI as the client sent it, and there is no `MatchedPath` yet.
     /// - Requests that no route matches pass the cache too: a 404 is stored like one of a

@@ -7,6 +7,6 @@
 #[path = "../kit/mod.rs"]
 mod kit;
 
+mod http_page;
 mod rfc9111;
 mod threats;
-mod what_is_cached;

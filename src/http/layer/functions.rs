@@ -24,7 +24,7 @@ impl HttpLayer {
     /// The request fields that are part of the key unless
     /// [`replace_keyed_headers`](Self::replace_keyed_headers) says otherwise:
     /// they can change where a request leads without changing its URI.
-    /// [What is cached](crate::guide::what_is_cached) lists them.
+    /// [HTTP](crate::guide::http) lists them.
     pub const KEYED_HEADERS: &'static [&'static str] = config::KEYED_HEADERS;
 
     /// Adds to the key what `part` returns: the class of a device, for example.
@@ -103,7 +103,7 @@ impl HttpLayer {
     /// or `s-maxage`, or where [`CacheFor::public`](crate::CacheFor::public)
     /// permits it. Otherwise each such request is answered by the service, and
     /// `Cache-Status` names the field: `detail=credentials:x-forwarded-user`.
-    /// [What is cached](crate::guide::what_is_cached) lists them.
+    /// [HTTP](crate::guide::http) lists them.
     pub const CREDENTIAL_HEADERS: &'static [&'static str] = config::CREDENTIAL_HEADERS;
 
     /// Forwards requests uncached, for example the requests of an administrator. May be called

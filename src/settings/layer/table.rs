@@ -391,7 +391,7 @@ macro_rules! each_http_setting {
                 /// ask for the same while they arrive, and stores those that are complete by the rule.
                 /// Defaults to none: an event stream is for one client, and never stored.
                 ///
-                /// [What is cached](crate::guide::what_is_cached) says in *Shared streams* what else
+                /// [HTTP](crate::guide::http) says in *Shared streams* what else
                 /// changes: `no-cache`, `Last-Event-ID`, and the time-outs of bodies. A stream is
                 /// stored up to [`max_body`](Self::max_body).
                 ///

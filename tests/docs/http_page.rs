@@ -1,4 +1,4 @@
-//! `docs/what-is-cached.md`, table by table: each row is sent through the layer.
+//! `docs/http.md`, table by table: each row is sent through the layer.
 
 use axum::body::Body;
 use http::Request;
@@ -8,7 +8,7 @@ use tower_stampede::{CacheFor, HttpLayer, HttpService, Stampede};
 
 use crate::kit::http::*;
 
-const PAGE: &str = include_str!("../../docs/what-is-cached.md");
+const PAGE: &str = include_str!("../../docs/http.md");
 
 type Row = Vec<&'static str>;
 
