@@ -39,10 +39,9 @@ page!(testing, "testing.md", all(feature = "remote", feature = "test-util"));
 pub mod recipes;
 page!(reverse_proxy, "reverse-proxy.md");
 pub mod migration;
-page!(the_lock, "the-lock.md");
 page!(
-    operating_redis,
-    "operating-redis.md",
+    redis,
+    "redis.md",
     all(
         feature = "redis",
         feature = "test-util",
@@ -52,7 +51,7 @@ page!(
     )
 );
 page!(observability, "observability.md");
-pub mod operations;
+page!(operations, "operations/README.md");
 page!(threats, "threats.md", feature = "axum");
 page!(protocol_for_other_languages, "protocol-for-other-languages.md", feature = "remote");
 page!(benchmarks, "benchmarks.md");
