@@ -29,11 +29,9 @@ macro_rules! page {
 page!(put_it_in_your_app, "put-it-in-your-app.md", all(feature = "axum", feature = "redis"));
 page!(glossary, "glossary.md");
 page!(how_it_works, "how-it-works.md");
-page!(typed_caches, "typed-caches.md");
 page!(what_is_cached, "what-is-cached.md", feature = "http");
 page!(shapes, "shapes.md");
 page!(steering, "steering.md", feature = "http");
-page!(time_outs, "time-outs.md");
 page!(cold_start, "cold-start.md");
 page!(testing, "testing.md", all(feature = "remote", feature = "test-util"));
 pub mod recipes;
