@@ -29,18 +29,15 @@ macro_rules! page {
 page!(put_it_in_your_app, "put-it-in-your-app.md", all(feature = "axum", feature = "redis"));
 page!(glossary, "glossary.md");
 page!(how_it_works, "how-it-works.md");
-page!(typed_caches, "typed-caches.md");
 page!(http, "http.md", feature = "http");
-page!(time_outs, "time-outs.md");
 page!(cold_start, "cold-start.md");
 page!(testing, "testing.md", all(feature = "remote", feature = "test-util"));
 pub mod recipes;
 page!(reverse_proxy, "reverse-proxy.md");
 pub mod migration;
-page!(the_lock, "the-lock.md");
 page!(
-    operating_redis,
-    "operating-redis.md",
+    redis,
+    "redis.md",
     all(
         feature = "redis",
         feature = "test-util",
@@ -50,7 +47,7 @@ page!(
     )
 );
 page!(observability, "observability.md");
-pub mod operations;
+page!(operations, "operations/README.md");
 page!(threats, "threats.md", feature = "axum");
 page!(protocol_for_other_languages, "protocol-for-other-languages.md", feature = "remote");
 page!(benchmarks, "benchmarks.md");

@@ -89,7 +89,7 @@
 //! [`guide`] is the book of this crate. Begin with [`guide::put_it_in_your_app`] and
 //! [`guide::glossary`]. [`guide::how_it_works`] has *Guarantees and limits*: what "exactly one
 //! computation" covers, and what it does not. [`guide::http`] has the tables for HTTP,
-//! and each page of [`guide::recipes`] solves one problem. [`guide::operating_redis`] and
+//! and each page of [`guide::recipes`] solves one problem. [`guide::redis`] and
 //! [`guide::observability`] are for operators.
 //!
 //! # Features

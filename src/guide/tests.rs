@@ -17,6 +17,7 @@ use crate::remote::RemoteErrorKind;
 use crate::remote::envelope::Damage;
 
 const OBSERVABILITY: &str = include_str!("../../docs/observability.md");
+const REDIS: &str = include_str!("../../docs/redis.md");
 const HTTP: &str = include_str!("../../docs/http.md");
 
 type Row = Vec<&'static str>;
@@ -200,4 +201,13 @@ fn the_page_lists_every_detail_of_cache_status() {
         .chain(alone.map(|it| alone_detail(*it)))
         .collect();
     assert_same("details", page, code.into_iter().collect());
+}
+
+#[test]
+fn the_page_about_redis_shows_the_rights_that_a_user_needs() {
+    let (_, rule) = REDIS.split_once(">a-long-password ").expect("the page has the rule");
+    let (rule, _) = rule.split_once("```").expect("the rule ends");
+    let page: Vec<_> = rule.split_whitespace().collect();
+    let redis = crate::Redis::lazy("redis://127.0.0.1").unwrap().namespace("shop");
+    assert_eq!(page.join(" "), redis.acl_rules().unwrap());
 }

@@ -72,7 +72,7 @@ async fn a_body_that_is_not_stored_anyway_is_dropped_with_its_last_reader() {
     assert!(source.is_dropped(), "it is read for nobody: {} frames", source.taken());
 }
 
-/// Breaks "It saves an origin work for clients that are gone" (docs/how-it-works.md): this client has
+/// Breaks "it is cancelled when its last caller has left" (docs/how-it-works.md): this client has
 /// its answer, and the next one asks for the same. With `cancel_unwanted` a page that browsers
 /// validate is never stored, and each of them costs a call: the 304 has no body, so `Pump::next` finds
 /// no reader at its first look.

@@ -1,5 +1,5 @@
 //! Results that do not reach the other processes, on a real server: 8 processes with 20 callers each,
-//! 1 s of work. The lines that it prints are those of the table in `docs/operating-redis.md`; the
+//! 1 s of work. The lines that it prints are those of the table in `docs/redis.md`; the
 //! bounds are for busy machines.
 
 use std::time::Duration;

@@ -7,7 +7,7 @@
 //! cargo run --release -p tower-stampede-inspector -- --help
 //! ```
 //!
-//! Each process must serve `tower_stampede::admin`. `docs/operating-redis.md` says how to read
+//! Each process must serve `tower_stampede::admin`. `docs/redis.md` says how to read
 //! what it prints, and what it costs.
 //!
 //! A folder, and not one file: the log, the processes and what follows from both are three

@@ -1,6 +1,6 @@
 //! How keys and tags are written: in Redis, in the log, and in the lists of a process.
 //!
-//! The formats are those of wire version 2; `docs/operating-redis.md` names what may change.
+//! The formats are those of wire version 2; `docs/redis.md` names what may change.
 
 /// The wire version that this program reads.
 const WIRE_VERSION: u32 = 2;

@@ -2,7 +2,7 @@
 //!
 //! Each has a few lines that lock as people did, the steps in which that goes
 //! wrong, forced in this order on a real server, and the same steps with ours.
-//! `docs/the-lock.md` tells the story.
+//! `docs/redis.md` tells the story.
 
 mod clients;
 
