@@ -50,8 +50,7 @@ page!(observability, "observability.md");
 page!(operations, "operations/README.md");
 page!(threats, "threats.md", feature = "axum");
 page!(protocol_for_other_languages, "protocol-for-other-languages.md", feature = "remote");
-page!(benchmarks, "benchmarks.md");
-page!(peers, "peers.md");
+page!(figures, "figures.md");
 page!(rfc9111, "rfc9111.md");
 
 #[cfg(all(test, feature = "http", feature = "metrics", feature = "redis", feature = "test-util"))]

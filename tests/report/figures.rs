@@ -1,16 +1,14 @@
 //! Figures in the README and in docs/ are those of `report/results.json`,
 //! which `scripts/report` measures.
 //!
-//! A figure stands between two comments, which the rendered text does not
-//! show: `<!--hit.generic_to_moka_1-->1.26<!--/-->`. It is given with as many
-//! digits as the author likes. `PART.date`, `PART.processor`, `PART.cores` and
+//! People read the pages as source, too. So a page has its figures as plain text, in blocks:
+//! `<!-- figures: NAME -->` and `<!-- figures: end -->`. `tests/report/figures.md` has the block of
+//! the same name with a mark around each figure: `<!--hit.generic_to_moka_1-->1.26<!--/-->`. It is
+//! given with as many digits as the author likes. `PART.date`, `PART.processor`, `PART.cores` and
 //! `PART.rustc` say when and on what a part was measured.
 //!
-//! People also read the README as source. So it has its figures in one block without
-//! comments, and `tests/report/readme_figures.md` has the same block with them.
-//!
-//! After a new report, `UPDATE_FIGURES=1 cargo test -p tower-stampede-tests --test report figures` writes the
-//! new figures into the texts.
+//! After a new report, `UPDATE_FIGURES=1 cargo test -p tower-stampede-tests --test report figures`
+//! writes the new figures into `tests/report/figures.md` and into the pages.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,8 +19,8 @@ use serde_json::Value;
 const OPEN: &str = "<!--";
 const CLOSE: &str = "<!--/-->";
 
-const README_FIGURES: &str = "tests/report/readme_figures.md";
-const BEGIN_BLOCK: &str = "<!-- figures: begin";
+const MARKED: &str = "tests/report/figures.md";
+const BEGIN_BLOCK: &str = "<!-- figures: ";
 const END_BLOCK: &str = "<!-- figures: end -->";
 
 /// What a text may quote: a number, or words.
@@ -91,15 +89,41 @@ fn quotables(part: &Value) -> Vec<(String, Quotable)> {
     numbers.chain(about).collect()
 }
 
-/// The README's figures with their comments, and every page of docs/.
-fn texts() -> Vec<PathBuf> {
+fn read(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The README, and every page of docs/ that is not in a folder.
+fn pages() -> Vec<PathBuf> {
     let pages = fs::read_dir(root().join("docs")).expect("there are docs");
     let pages = pages.map(|page| page.expect("a page can be read").path());
-    let mut texts: Vec<_> =
+    let mut pages: Vec<_> =
         pages.filter(|page| page.extension().is_some_and(|end| end == "md")).collect();
-    texts.push(root().join(README_FIGURES));
-    texts.sort();
-    texts
+    pages.push(root().join("README.md"));
+    pages.sort();
+    pages
+}
+
+/// A text in pieces: `(None, text)` outside of blocks, with their marks, and `(Some(name), block)`.
+fn pieces(text: &str) -> Vec<(Option<&str>, &str)> {
+    let (mut pieces, mut rest) = (Vec::new(), text);
+    while let Some(at) = rest.find(BEGIN_BLOCK) {
+        let (name, below) =
+            rest[at + BEGIN_BLOCK.len()..].split_once(" -->").expect("a whole mark");
+        let end = below.find(END_BLOCK).unwrap_or_else(|| panic!("the block {name} has no end"));
+        pieces.push((None, &rest[..rest.len() - below.len()]));
+        pieces.push((Some(name), &below[..end]));
+        pieces.push((None, END_BLOCK));
+        rest = &below[end + END_BLOCK.len()..];
+    }
+    pieces.push((None, rest));
+    pieces
+}
+
+/// The blocks of [`MARKED`] without their marks, by name.
+fn plain_blocks(marked: &str) -> BTreeMap<&str, String> {
+    let blocks = pieces(marked).into_iter();
+    blocks.filter_map(|(name, block)| Some((name?, without_marks(block)))).collect()
 }
 
 /// Rewrites every figure of `text`, and says which ones were not as they are
@@ -124,47 +148,52 @@ fn renew(text: &str, results: &BTreeMap<String, Quotable>) -> (String, Vec<Strin
     (new + rest, wrong)
 }
 
+/// Puts the blocks into a page, and says which ones were not as they are there.
+fn fill(page: &str, blocks: &BTreeMap<&str, String>) -> (String, Vec<String>) {
+    let (mut new, mut wrong) = (String::new(), Vec::new());
+    for (name, piece) in pieces(page) {
+        let fresh = name.map(|name| blocks.get(name).ok_or(name));
+        match fresh {
+            Some(Err(name)) => wrong.push(format!("{name}: {MARKED} has no such block")),
+            Some(Ok(fresh)) if fresh != piece => {
+                wrong.push(format!("{}: differs from {MARKED}", name.expect("a block has a name")));
+                new.push_str(fresh);
+                continue;
+            }
+            _ => {}
+        }
+        new.push_str(piece);
+    }
+    (new, wrong)
+}
+
 #[test]
 fn every_quoted_figure_is_in_the_stored_report() {
-    let results = results();
     let update = std::env::var_os("UPDATE_FIGURES").is_some();
-    let mut wrong = Vec::new();
-    for path in texts() {
-        let text = fs::read_to_string(&path).expect("a text can be read");
-        let (new, of_text) = renew(&text, &results);
-        if update && new != text {
-            fs::write(&path, new).expect("a text can be written");
+    let write = |path: &Path, old: &str, new: &str| {
+        if update && new != old {
+            fs::write(path, new).expect("a text can be written");
         }
-        wrong.extend(of_text.into_iter().map(|line| format!("{}: {line}", path.display())));
+    };
+    let path = root().join(MARKED);
+    let old = read(&path);
+    let (marked, mut wrong) = renew(&old, &results());
+    write(&path, &old, &marked);
+
+    let blocks = plain_blocks(&marked);
+    let mut unused: Vec<_> = blocks.keys().copied().collect();
+    for path in pages() {
+        let page = read(&path);
+        let (new, of_page) = fill(&page, &blocks);
+        write(&path, &page, &new);
+        wrong.extend(of_page.into_iter().map(|line| format!("{}: {line}", path.display())));
+        unused.retain(|unused| pieces(&page).iter().all(|(name, _)| *name != Some(unused)));
+        assert!(!page.contains(CLOSE), "{}: a figure with marks", path.display());
     }
-    wrong.extend(readme_block(&results, update));
-    let missing = wrong.iter().any(|line| line.ends_with("not in the report"));
+    assert_eq!(unused, [""; 0], "blocks of {MARKED} that no page has");
+    let missing = |line: &String| line.contains("not in the report") || line.contains("no such");
+    let missing = wrong.iter().any(missing);
     assert!(wrong.is_empty() || update && !missing, "{}", wrong.join("\n"));
-}
-
-/// The README in three parts: up to the block of figures, the block, and the rest.
-fn readme_parts(text: &str) -> [&str; 3] {
-    let begin = text.find(BEGIN_BLOCK).expect("the README has a block of figures");
-    let begin =
-        begin + text[begin..].find('\n').expect("the block begins on a line of its own") + 1;
-    let end = text.find(END_BLOCK).expect("the block of figures ends");
-    [&text[..begin], &text[begin..end], &text[end..]]
-}
-
-/// Compares the README's block with its figures in the report, and writes it if told so.
-fn readme_block(results: &BTreeMap<String, Quotable>, update: bool) -> Option<String> {
-    let path = root().join("README.md");
-    let text = fs::read_to_string(&path).expect("the README can be read");
-    let marked = fs::read_to_string(root().join(README_FIGURES)).expect("there are figures");
-    let fresh = format!("\n{}\n", without_marks(&renew(&marked, results).0));
-    let [before, block, after] = readme_parts(&text);
-    if block == fresh {
-        return None;
-    }
-    if update {
-        fs::write(&path, [before, &fresh, after].concat()).expect("the README can be written");
-    }
-    Some(format!("README.md: the block of figures differs from {README_FIGURES}:\n{fresh}"))
 }
 
 /// The text without the comments around each figure.
@@ -177,17 +206,18 @@ fn without_marks(text: &str) -> String {
     plain.chain([last.to_owned()]).collect()
 }
 
-/// A measured number without a mark would not be compared.
+/// A measured number outside of the blocks would not be compared.
 #[test]
 fn the_readme_has_measured_figures_only_in_its_block() {
-    let text = fs::read_to_string(root().join("README.md")).expect("a text can be read");
-    let [before, _, after] = readme_parts(&text);
-    assert_eq!(unmarked(before), [""; 0], "write these into {README_FIGURES}");
-    assert_eq!(unmarked(after), [""; 0], "write these into {README_FIGURES}");
-    assert!(!text.contains(CLOSE), "the README has a figure with comments");
+    let text = read(&root().join("README.md"));
+    let outside = pieces(&text).into_iter().filter(|(name, _)| name.is_none());
+    let outside: String = outside.map(|(_, piece)| piece).collect();
+    assert_eq!(unmarked(&outside), [""; 0], "write these into {MARKED}");
 
-    let marked = fs::read_to_string(root().join(README_FIGURES)).expect("there are figures");
-    assert_eq!(unmarked(&marked), [""; 0], "give these figures their comments");
+    let marked = read(&root().join(MARKED));
+    let block = pieces(&marked).into_iter().find(|(name, _)| *name == Some("readme"));
+    let (_, block) = block.expect("the README has a block");
+    assert_eq!(unmarked(block), [""; 0], "give these figures their marks");
 }
 
 /// The lines outside of code that have a measured number without a mark.
@@ -229,16 +259,6 @@ fn measured(line: &str) -> bool {
     })
 }
 
-/// A comment at the beginning of a line would make the rest of it no text.
-#[test]
-fn no_figure_begins_a_line() {
-    for path in texts() {
-        let text = fs::read_to_string(&path).expect("a text can be read");
-        let first = text.lines().find(|line| line.starts_with(OPEN) && line.contains(CLOSE));
-        assert_eq!(first, None, "{}", path.display());
-    }
-}
-
 #[test]
 fn a_figure_that_differs_is_named_and_one_that_rounds_alike_is_not() {
     let results = BTreeMap::from([("a.b".to_owned(), Quotable::Number(1234.256))]);
@@ -255,6 +275,20 @@ fn a_figure_that_differs_is_named_and_one_that_rounds_alike_is_not() {
 fn a_text_without_marks_has_its_figures_and_its_other_comments() {
     let text = "<!-- a --> say <!--a.b-->1.2<!--/--> of <!--a.c-->3<!--/-->, <!-- b --> or 4";
     assert_eq!(without_marks(text), "<!-- a --> say 1.2 of 3, <!-- b --> or 4");
+}
+
+#[test]
+fn a_block_that_differs_is_written_and_one_without_a_source_is_named() {
+    let marked = "<!-- figures: a -->\n<!--a.b-->12<!--/--> ms\n<!-- figures: end -->\n";
+    let blocks = plain_blocks(marked);
+    let page = "1\n<!-- figures: a -->\n11 ms\n<!-- figures: end -->\n2";
+    let (new, wrong) = fill(page, &blocks);
+    assert_eq!(new, "1\n<!-- figures: a -->\n12 ms\n<!-- figures: end -->\n2");
+    assert_eq!(wrong.len(), 1);
+    assert_eq!(fill(&new, &blocks), (new.clone(), vec![]));
+    let (same, wrong) = fill("<!-- figures: b -->\n1\n<!-- figures: end -->", &blocks);
+    assert_eq!(same, "<!-- figures: b -->\n1\n<!-- figures: end -->");
+    assert_eq!(wrong, ["b: tests/report/figures.md has no such block"]);
 }
 
 #[test]
