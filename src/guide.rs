@@ -26,6 +26,7 @@ macro_rules! page {
     };
 }
 
+page!(by_example, "by-example.md", all(feature = "axum", feature = "redis"));
 page!(put_it_in_your_app, "put-it-in-your-app.md", all(feature = "axum", feature = "redis"));
 page!(glossary, "glossary.md");
 page!(how_it_works, "how-it-works.md");
