@@ -262,9 +262,11 @@ async fn a_value_over_the_bound_stays_in_its_process_and_is_not_read() {
         let builder = settings().lease(100 * SECOND).wait_timeout(LIMIT);
         builder.redis(redis.max_value_bytes(max)).build().unwrap()
     };
-    let (small, large) = (cache(1000), cache(1_000_000));
-    assert_eq!(small.get("nothing is here").await, None);
-    eventually("it listens", || small.health() == tower_stampede::Health::Up).await;
+    let (small, large, other) = (cache(1000), cache(1_000_000), cache(1000));
+    for cache in [&small, &large, &other] {
+        assert_eq!(cache.get("nothing is here").await, None);
+        eventually("it listens", || cache.health() == tower_stampede::Health::Up).await;
+    }
     let origin = Origin::new();
     let ask = async |cache: &Stampede<String>| {
         let origin = origin.clone();
@@ -280,7 +282,6 @@ async fn a_value_over_the_bound_stays_in_its_process_and_is_not_read() {
 
     assert_eq!(ask(&large).await, "2");
     filled(&server, "k").await;
-    let other = cache(1000);
     assert_eq!(ask(&other).await, "3", "too large to read");
     assert_eq!(other.stats().damaged, 1);
     assert_eq!(ask(&other).await, "3");
