@@ -469,13 +469,13 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// Returns whether the result may be stored now. Asked under the store's lock, so that
     /// an invalidation comes before or after, not during.
     pub(crate) fn may_store(&self, entry: &Entry<V>) -> bool {
-        // With most leases the remote knows of invalidations that this process has missed.
-        let vouched = self.lease.as_ref().is_some_and(|lease| lease.way.is_empty())
-            || !self.engine.log.is_doubted(self.started.seq);
+        // With a lease, too: the remote refuses the fill of a key that was invalidated meanwhile, and
+        // not of a tag. It judges that by the stamp of the entry, when the entry is read.
+        let has_missed = self.engine.log.is_doubted(self.started.seq);
         // A leader that was not polled for a while has data of any age.
         let is_in_time = !self.flight.is_overdue(self.engine.watch.now());
         self.engine.mode() != Mode::Off
-            && vouched
+            && !has_missed
             && is_in_time
             && !self.flight.is_forgotten()
             && self.engine.log.admits(entry, self.started.seq)

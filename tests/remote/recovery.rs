@@ -362,6 +362,26 @@ async fn a_computation_over_a_gap_in_the_messages_is_not_kept_if_it_was_invalida
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_computation_over_a_lost_part_of_the_log_is_not_kept_if_it_was_invalidated_in_it() {
+    for how in [How::Tag, How::All] {
+        let (double, origin) = (Double::new(), Origin::taking(SECOND));
+        let processes = Process::several(2, &double).await;
+        let (leader, counted) = (processes[1].clone(), origin.clone());
+        let leader = spawn(async move { ask(&leader, &counted).await });
+        pass(100 * MS).await;
+        processes[1].client.unsubscribe();
+        processes[0].invalidate("another key").await;
+        how.invalidate(&processes[0]).await;
+        // What was said of keys can be read no more: this process learns that it has missed something.
+        double.lose_key_log();
+        processes[1].client.subscribe();
+        assert_eq!(leader.await.unwrap(), 1, "it came before");
+        all_have_run().await;
+        assert_eq!(processes[1].get("k").await, None, "{how:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn an_invalidation_in_the_very_moment_of_recovery_is_told_before_anybody_asks() {
     for moment in (0..200).step_by(4) {
         let (double, origin) = (Double::new(), Origin::new());
