@@ -54,8 +54,8 @@ use crate::outcome::CacheOutcome;
 #[must_use = "nothing happens before one of its methods that end the call"]
 pub struct EntrySelector<'a, C, K> {
     pub(super) cache: &'a C,
-    key: K,
-    options: CallOptions,
+    pub(super) key: K,
+    pub(super) options: CallOptions,
 }
 
 /// Options of one call.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
+use tokio::time::Instant;
 
 use crate::cache::entry_selector::EntrySelector;
 use crate::cache::handle::Stampede;
@@ -89,34 +90,37 @@ where
         F: FnOnce() -> P + Send + 'static,
         P: Into<Producer<T>>,
     {
-        let state = Arc::clone(&self.cache.0);
+        let Self { cache, key, mut options } = self;
+        let (key, timeout) = (key.to_key(), options.timeout);
         let slot = Arc::new(Mutex::new(Some(produce)));
-        let taken = Arc::clone(&slot);
-        let begin = move || {
-            let produce = taken.lock().take();
-            let producer = produce.map(|produce| produce().into());
-            async move {
-                match producer {
-                    Some(producer) => producer.begin().await,
-                    // Not reached: it is called once, and the other caller of it comes after it.
-                    None => Err(Error::new(ErrorKind::ShutDown).into()),
-                }
-            }
-        };
-        let asked = self.get_or_compute(begin);
         async move {
-            let chunks = asked.await?.stream();
-            if !chunks.is_late() {
-                return Ok(chunks);
+            let begun = Instant::now();
+            loop {
+                let taken = Arc::clone(&slot);
+                let begin = move || {
+                    let produce = taken.lock().take();
+                    let producer = produce.map(|produce| produce().into());
+                    async move {
+                        match producer {
+                            Some(producer) => producer.begin().await,
+                            // Not reached: it is called once, and no call of it follows that.
+                            None => Err(Error::new(ErrorKind::ShutDown).into()),
+                        }
+                    }
+                };
+                let again = EntrySelector { cache, key: key.clone(), options: options.clone() };
+                let chunks = again.get_or_compute(begin).await?.stream();
+                if !chunks.is_late() || slot.lock().is_none() {
+                    return Ok(chunks);
+                }
+                // It has joined a stream whose beginning was given up before it could read: it asks
+                // anew, for as long as it may wait.
+                let waited = begun.elapsed();
+                if waited >= cache.0.engine.settings.wait_timeout() {
+                    return Err(Error::new(ErrorKind::WaitTimeout).in_cache(&cache.0.name));
+                }
+                options.timeout = timeout.map(|timeout| timeout.saturating_sub(waited));
             }
-            // It has joined a stream whose beginning was given up before it could read.
-            let Some(produce) = slot.lock().take() else { return Ok(chunks) };
-            let limit = state.engine.settings.compute_timeout();
-            let own = tokio::time::timeout(limit, produce().into().begin()).await;
-            let own = own.map_err(|_| Error::new(ErrorKind::ComputeTimeout))?;
-            let own = own.map_err(Error::of_computation)?;
-            own.rest.into_iter().for_each(|rest| state.drive_alone(rest));
-            Ok(own.value.stream())
         }
     }
 }

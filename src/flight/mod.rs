@@ -99,7 +99,7 @@ pub(crate) mod leader;
 pub(crate) mod lending;
 pub(crate) mod marks;
 #[cfg(all(test, stampede_model))]
-mod model;
+pub(crate) mod model;
 pub(crate) mod phase;
 pub(crate) mod places;
 pub(crate) mod ports;

@@ -5,11 +5,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use crate::budget::Reservation;
+use crate::error::contain_panic;
 use crate::stream::{CutOff, Held, Medium, NextPart, StreamPart};
+use crate::sync::RandomState;
 
 /// Bounds how often all readers are looked at for stalled ones.
 const LOOKS_PER_STALL: u32 = 50;
@@ -23,7 +24,7 @@ pub(crate) struct StreamState<M: Medium> {
     passes: bool,
     /// It has ended because there was no reader.
     pub(super) is_deserted: bool,
-    readers: HashMap<u64, Reading, foldhash::fast::RandomState>,
+    readers: HashMap<u64, Reading, RandomState>,
     next_reader: u64,
     /// How many readers stand where: the slowest is found without asking all.
     standing: BTreeMap<u64, usize>,
@@ -68,9 +69,10 @@ impl<M: Medium> Default for Loose<M> {
 }
 
 impl<M: Medium> Loose<M> {
-    pub(super) fn after(self, lock: MutexGuard<'_, StreamState<M>>) {
-        drop(lock);
-        self.woken.into_iter().for_each(Waker::wake);
+    /// Does it, without the lock.
+    pub(super) fn let_go(self) {
+        // A panic of one reader's waker is not for the others, nor for the feeder.
+        self.woken.into_iter().for_each(|waker| _ = contain_panic(|| waker.wake()));
         drop((self.dropped, self.freed));
     }
 }

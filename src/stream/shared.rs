@@ -7,12 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use tokio::time::Sleep;
 
 use crate::budget::Reservation;
 use crate::stream::readers::{Loose, ReadGate, StreamState};
 use crate::stream::{CutOff, Held, Medium, NextPart, StreamPart};
+use crate::sync::Mutex;
 
 /// The part of a stream that has come, and its readers.
 pub(crate) struct FedStream<M: Medium> {
@@ -73,7 +73,8 @@ impl<M: Medium> FedStream<M> {
     ) -> T {
         let (mut state, mut loose) = (self.state.lock(), Loose::default());
         let result = change(&mut state, &mut loose);
-        loose.after(state);
+        drop(state);
+        loose.let_go();
         result
     }
 }

@@ -3,6 +3,9 @@
 
 use std::collections::HashMap;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Wake, Waker};
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 use tower_stampede::{BoxError, Computed, ErrorKind, Mode, Producer, Recording, Stampede};
@@ -168,4 +171,96 @@ async fn bytes_that_still_arrive_are_stored_under_no_other_key() {
     cache.put("other", arriving.clone()).await;
     assert!(cache.get("other").await.is_none());
     assert!(arriving.stream().next().await.is_some());
+}
+
+/// Says whether it was woken; one kind panics when it is.
+struct Bell {
+    rings: AtomicBool,
+    panics: bool,
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.rings.store(true, SeqCst);
+        if self.panics {
+            std::panic::resume_unwind(Box::new("the waker panics"));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waker_that_panics_keeps_no_other_reader_from_being_woken() {
+    let cache = answers();
+    let (door, mut opened) = tokio::sync::watch::channel(false);
+    let produce = move || {
+        let second = stream::once(async move {
+            opened.wait_for(|open| *open).await.unwrap();
+            Ok(2)
+        });
+        stream::iter([Ok::<u64, io::Error>(1)]).chain(Box::pin(second))
+    };
+    let leader = cache.entry("key").get_or_stream(produce).await.unwrap();
+    let mut readers = vec![leader];
+    for _ in 1..16 {
+        readers.push(cache.entry("key").get_or_stream(three).await.unwrap());
+    }
+    let bells = [false, true].map(|panics| {
+        let bell = |_| Arc::new(Bell { rings: AtomicBool::new(false), panics });
+        (0..8).map(bell).collect::<Vec<_>>()
+    });
+    let bells = bells.concat();
+    for (reader, bell) in readers.iter_mut().zip(&bells) {
+        assert_eq!(reader.next().await.unwrap().unwrap(), 1);
+        let waker = Waker::from(Arc::clone(bell));
+        assert!(reader.poll_next_unpin(&mut Context::from_waker(&waker)).is_pending());
+    }
+    door.send_replace(true);
+    pass(SECOND).await;
+    assert!(bells.iter().all(|bell| bell.rings.load(SeqCst)), "each reader is woken");
+    for reader in readers {
+        assert_eq!(reader.try_collect::<Vec<_>>().await.unwrap(), [2]);
+    }
+    assert!(cache.get("key").await.is_some(), "the producer has gone on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn callers_who_come_too_late_for_a_stream_share_the_next_one_which_takes_a_place() {
+    let cache: Answers = settings().max_computations(1).build().unwrap();
+    let leader = {
+        let cache = cache.clone();
+        let passing = || three().max_bytes(0);
+        crate::kit::spawn(async move { cache.entry("key").get_or_stream(passing).await })
+    };
+    tokio::task::yield_now().await;
+    let produced = Arc::new(AtomicUsize::new(0));
+    let late = || {
+        let (cache, produced) = (cache.clone(), Arc::clone(&produced));
+        let produce = move || {
+            produced.fetch_add(1, SeqCst);
+            three()
+        };
+        Box::pin(async move { cache.entry("key").get_or_stream(produce).await })
+    };
+    let mut late: Vec<_> = (0..10).map(|_| late()).collect();
+    for caller in &mut late {
+        assert!(futures_util::poll!(caller).is_pending());
+    }
+    let read: Vec<u64> = leader.await.unwrap().unwrap().try_collect().await.unwrap();
+    assert_eq!(read, [1, 2, 3]);
+    let (door, opened) = tokio::sync::oneshot::channel::<()>();
+    let other = {
+        let cache = cache.clone();
+        let compute = || async move { opened.await.map(|()| Recording::from_iter([7])) };
+        crate::kit::spawn(async move { cache.get_or_compute("other", compute).await.map(drop) })
+    };
+    pass(MS).await;
+    let late = crate::kit::spawn(futures_util::future::join_all(late));
+    pass(SECOND).await;
+    assert_eq!(produced.load(SeqCst), 0, "the one place is taken");
+    door.send(()).unwrap();
+    other.await.unwrap().unwrap();
+    for chunks in late.await.unwrap() {
+        assert_eq!(chunks.unwrap().try_collect::<Vec<_>>().await.unwrap(), [1, 2, 3]);
+    }
+    assert_eq!(produced.load(SeqCst), 1, "one stream for all of them");
 }

@@ -21,7 +21,7 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tower::{Service, ServiceExt, service_fn};
 use tower_layer::Layer;
-use tower_stampede::{BodyErrorKind, CacheOutcome, HttpLayer, HttpStampede, Stampede};
+use tower_stampede::{BodyErrorKind, CacheOutcome, HttpLayer, HttpStampede, Stampede, StreamRule};
 
 #[global_allocator]
 static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
@@ -192,6 +192,23 @@ fn fed(
     > + Clone,
     Feed,
 ) {
+    fed_as(cache, "text/plain", set)
+}
+
+/// The same with this content type.
+fn fed_as(
+    cache: &HttpStampede,
+    content_type: &'static str,
+    set: impl FnOnce(HttpLayer) -> HttpLayer,
+) -> (
+    impl Service<
+        Request<Body>,
+        Response = Response<tower_stampede::ResponseBody<Body>>,
+        Error = Infallible,
+        Future: Send,
+    > + Clone,
+    Feed,
+) {
     let (feed, received) = unbounded_channel::<Bytes>();
     let received = std::sync::Arc::new(Mutex::new(Some(received)));
     let origin = service_fn(move |_: Request<Body>| {
@@ -202,6 +219,7 @@ fn fed(
                 Some((Ok::<_, Infallible>(Frame::data(data)), received))
             });
             let response = Response::builder().header("cache-control", "max-age=600");
+            let response = response.header("content-type", content_type);
             Ok::<_, Infallible>(response.body(Body::new(StreamBody::new(frames))).unwrap())
         }
     });
@@ -243,6 +261,30 @@ fn readers_that_never_read_share_one_body_and_hold_nobody_back() {
             assert_eq!(body.len(), 960 * KIB);
         }
         assert_eq!((cache.stats().flights, cache.stats().waiting), (0, 0));
+    });
+}
+
+#[test]
+fn a_client_that_resumes_a_stream_that_arrives_copies_none_of_it() {
+    alone(async {
+        let cache = cache(64 * MIB);
+        let rule = StreamRule::end_mark("data: [DONE]");
+        let (app, feed) = fed_as(&cache, "text/event-stream", |layer| layer.share_streams(rule));
+        let reader = app.clone().oneshot(get("/events")).await.unwrap();
+        for id in 0..48 {
+            let event = format!("id: {id}\ndata: {}\n\n", "x".repeat(16 * KIB));
+            feed.send(event.into()).unwrap();
+            settle().await;
+        }
+        let mut resumes = get("/events");
+        resumes.headers_mut().insert("last-event-id", "46".parse().unwrap());
+        let before = ALLOCATOR.stats().bytes_allocated;
+        let mut resumed = app.oneshot(resumes).await.unwrap();
+        let next = resumed.frame().await.unwrap().unwrap().into_data().unwrap();
+        let allocated = ALLOCATOR.stats().bytes_allocated - before;
+        assert!(next.starts_with(b"id: 47\n"));
+        assert!(allocated < 128 * KIB, "{allocated} bytes to find the place in 768 KiB");
+        drop(reader);
     });
 }
 

@@ -28,4 +28,5 @@ mod operator_log;
 mod processes;
 mod shapes;
 mod shutdown;
+mod streams;
 mod unshareable;

@@ -65,7 +65,7 @@ const PCT_DEPTH: usize = 3;
 
 /// Runs a model under many schedules: three quarters are random, and the others are those
 /// of PCT, which holds single threads back for long.
-pub(in crate::flight) fn check(model: impl Fn() + Send + Sync + 'static) {
+pub(crate) fn check(model: impl Fn() + Send + Sync + 'static) {
     // The engine's waits make timers. They need a runtime, and no thread drives it.
     let timers = tokio::runtime::Builder::new_current_thread().enable_time().build();
     let timers = timers.expect("a runtime");
@@ -97,15 +97,15 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 /// One of `0..bound`, chosen by the schedule.
-pub(in crate::flight) fn choice(bound: u32) -> u32 {
+pub(crate) fn choice(bound: u32) -> u32 {
     thread_rng().gen_range(0..bound)
 }
 
-pub(in crate::flight) fn spawn(run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+pub(crate) fn spawn(run: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
     shuttle::thread::spawn(run)
 }
 
-pub(in crate::flight) fn join_all(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+pub(crate) fn join_all(threads: impl IntoIterator<Item = JoinHandle<()>>) {
     for thread in threads {
         thread.join().expect("a thread of the model");
     }
@@ -336,7 +336,7 @@ fn end_somehow(world: &World, leader: Leader<u64>) {
 }
 
 /// Lets other threads run, a few times or not at all.
-pub(in crate::flight) fn pause() {
+pub(crate) fn pause() {
     for _ in 0..choice(4) {
         shuttle::thread::yield_now();
     }

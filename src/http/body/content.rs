@@ -57,12 +57,12 @@ impl Content {
     /// are none and will be none.
     #[cold]
     pub(crate) fn resume_at(&self, request: &HeaderMap) -> Option<(u64, bool)> {
-        let bytes = match self {
-            Self::Arriving(body, _) => Bytes::from(body.so_far().concat()),
-            _ => self.whole()?.clone(),
+        let parts = match self {
+            Self::Arriving(body, _) => body.so_far(),
+            _ => vec![self.whole()?.clone()],
         };
-        let at = resume_at(request, &bytes)?;
-        Some((at as u64, self.whole().is_some() && at == bytes.len()))
+        let at = resume_at(request, parts.iter().map(|part| &**part))?;
+        Some((at as u64, self.whole().is_some_and(|bytes| at == bytes.len())))
     }
 
     /// Returns what follows the first `skip` bytes, which are there.

@@ -85,22 +85,49 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     values.any(|value| value.as_bytes().split(|b| matches!(b, b';' | b',')).any(is_it))
 }
 
-/// Returns where the bytes begin that follow the first event with the id that a request names.
-pub(crate) fn resume_at(request: &HeaderMap, bytes: &[u8]) -> Option<usize> {
+/// Returns where the bytes begin that follow the first event with the id that a request names. The
+/// bytes come in parts, of which none is copied.
+pub(crate) fn resume_at<'a>(
+    request: &HeaderMap,
+    parts: impl IntoIterator<Item = &'a [u8]>,
+) -> Option<usize> {
     let wanted = request.get(LAST_EVENT_ID)?.as_bytes();
-    let mut id = None;
-    for line in Lines::of(bytes).filter(|line| line.has_end) {
-        if line.text.is_empty() && id.take() == Some(wanted) {
-            return Some(line.end);
+    // As much of a line as says whether it is this id, and whether it has an id at all.
+    let most = BYTE_ORDER_MARK.len() + b"id: ".len() + wanted.len() + 1;
+    let (mut line, mut has_null) = (Vec::with_capacity(most), false);
+    let (mut is_first, mut after_cr) = (true, false);
+    let (mut is_wanted, mut found) = (false, None);
+    for (at, &byte) in parts.into_iter().flatten().enumerate() {
+        let ends_cr = std::mem::replace(&mut after_cr, byte == b'\r') && byte == b'\n';
+        if found.is_some() {
+            // The blank line may end with two bytes.
+            return if ends_cr { Some(at + 1) } else { found };
         }
-        // Without a value it resets the id.
-        if let (b"id", value) = field(line.text, true)
-            && !value.contains(&0)
-        {
-            id = Some(value);
+        if ends_cr {
+            continue;
         }
+        if !matches!(byte, b'\n' | b'\r') {
+            has_null |= byte == 0;
+            line.extend((line.len() < most).then_some(byte));
+            continue;
+        }
+        let is_marked = std::mem::take(&mut is_first) && line.starts_with(BYTE_ORDER_MARK);
+        let text = &line[if is_marked { BYTE_ORDER_MARK.len() } else { 0 }..];
+        match field(text, true) {
+            _ if text.is_empty() => {
+                found = std::mem::take(&mut is_wanted).then_some(at + 1);
+                if byte == b'\n' && found.is_some() {
+                    return found;
+                }
+            }
+            // Without a value it resets the id.
+            (b"id", value) if !has_null => is_wanted = value == wanted,
+            _ => {}
+        }
+        line.clear();
+        has_null = false;
     }
-    None
+    found
 }
 
 /// Returns whether the next bytes begin an event, where these are the last ones before them. All
@@ -130,23 +157,16 @@ fn field(line: &[u8], is_event: bool) -> Field<'_> {
 fn events(bytes: &[u8], has_events: bool) -> Option<Vec<Vec<Field<'_>>>> {
     let (mut events, mut event) = (Vec::new(), Vec::new());
     for line in Lines::of(bytes) {
-        let field = field(line.text, has_events);
+        let field = field(line, has_events);
         event.extend(
             Some(field)
                 .filter(|(name, value)| !name.is_empty() && (has_events || !value.is_empty())),
         );
-        if (line.text.is_empty() || !has_events) && !event.is_empty() {
+        if (line.is_empty() || !has_events) && !event.is_empty() {
             events.push(std::mem::take(&mut event));
         }
     }
     event.is_empty().then_some(events)
-}
-
-struct Line<'a> {
-    text: &'a [u8],
-    /// Where the next line begins.
-    end: usize,
-    has_end: bool,
 }
 
 /// The lines of a stream, without the byte order mark.
@@ -167,9 +187,9 @@ impl<'a> Lines<'a> {
 pub(crate) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl<'a> Iterator for Lines<'a> {
-    type Item = Line<'a>;
+    type Item = &'a [u8];
 
-    fn next(&mut self) -> Option<Line<'a>> {
+    fn next(&mut self) -> Option<&'a [u8]> {
         let rest = self.bytes.get(self.at..).filter(|rest| !rest.is_empty())?;
         let length = rest.iter().position(|b| matches!(b, b'\n' | b'\r'));
         let text = &rest[..length.unwrap_or(rest.len())];
@@ -179,7 +199,7 @@ impl<'a> Iterator for Lines<'a> {
             [] => 0,
         };
         self.at += text.len() + ending;
-        Some(Line { text, end: self.at, has_end: ending > 0 })
+        Some(text)
     }
 }
 
