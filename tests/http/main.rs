@@ -6,6 +6,7 @@ mod kit;
 
 mod admin;
 mod arriving_bytes;
+mod attack_streams;
 mod attacks;
 mod body;
 mod caller_context;

@@ -34,15 +34,20 @@ pub(crate) struct StreamReader {
     beats_at: Option<Instant>,
     /// The last bytes of the stream that the client has got.
     tail: [u8; 3],
-    /// It has got a comment in their place: a mark of the byte order would be one no more.
-    strips_mark: bool,
+    /// Nothing of the stream was read, and the client gets it from its first byte on.
+    is_at_begin: bool,
+    /// The client has got a comment before its first byte: a mark of the byte order would be one no
+    /// more. So many bytes of one were held back.
+    mark: Option<usize>,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl StreamReader {
     fn new(origin: Origin, heartbeat: Option<Duration>, skip: u64) -> Self {
         let beats_at = heartbeat.and_then(|every| Instant::now().checked_add(every));
-        Self { origin, skip, heartbeat, beats_at, tail: BEGIN, strips_mark: false, timer: None }
+        let is_at_begin = skip == 0 && !matches!(origin, Origin::Stored { at: 1.., .. });
+        let (tail, mark, timer) = (BEGIN, None, None);
+        Self { origin, skip, heartbeat, beats_at, tail, is_at_begin, mark, timer }
     }
 
     pub(super) fn live(reader: Reader, heartbeat: Option<Duration>, skip: u64) -> Self {
@@ -75,7 +80,12 @@ impl StreamReader {
                     }
                     Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
                 },
-                Poll::Ready(end) => return Poll::Ready(end),
+                Poll::Ready(end) => {
+                    let held_back = self.mark.take().filter(|length| end.is_none() && *length > 0);
+                    return Poll::Ready(held_back.map_or(end, |length| {
+                        Some(Ok(Frame::data(Bytes::from_static(&BYTE_ORDER_MARK[..length]))))
+                    }));
+                }
                 Poll::Pending => {}
             }
             let Some(due) = more_at.into_iter().chain(self.beats_at).min() else {
@@ -89,7 +99,9 @@ impl StreamReader {
             if self.beats_at.is_some_and(|at| at <= due) {
                 self.put_off();
                 if is_between_events(&self.tail) {
-                    self.strips_mark = self.tail == BEGIN;
+                    if self.is_at_begin {
+                        self.mark = Some(0);
+                    }
                     return Poll::Ready(Some(Ok(Frame::data(Bytes::from_static(COMMENT)))));
                 }
             }
@@ -104,8 +116,23 @@ impl StreamReader {
         if chunk.is_empty() {
             return chunk;
         }
-        if std::mem::take(&mut self.strips_mark) && chunk.starts_with(BYTE_ORDER_MARK) {
-            chunk.advance(BYTE_ORDER_MARK.len());
+        self.is_at_begin = false;
+        if let Some(known) = self.mark.take() {
+            let rest = &BYTE_ORDER_MARK[known..];
+            let same = chunk.iter().zip(rest).take_while(|(is, of)| is == of).count();
+            if same == chunk.len() && same < rest.len() {
+                // There may be more of it.
+                self.mark = Some(known + same);
+                return Bytes::new();
+            }
+            if same == rest.len() {
+                chunk.advance(same);
+            } else if known > 0 {
+                chunk = [&BYTE_ORDER_MARK[..known], &*chunk].concat().into();
+            }
+            if chunk.is_empty() {
+                return chunk;
+            }
         }
         for &byte in &chunk[chunk.len().saturating_sub(3)..] {
             self.tail = [self.tail[1], self.tail[2], byte];

@@ -468,7 +468,7 @@ impl HttpCaller {
     fn may_lead(&self, kind: FlightKind) -> bool {
         match self.request.asked.method {
             // The service may answer with what follows an event.
-            RequestMethod::Get if self.request.wishes.last_event => false,
+            _ if self.request.wishes.last_event => false,
             RequestMethod::Get if self.request.wishes.range => {
                 self.request.may_fill_from_range && !self.is_not_shared()
             }
@@ -645,7 +645,7 @@ impl HttpCaller {
         if is_dead {
             // Every caller is to leave that flight.
             self.has_left = true;
-        } else if is_fresh || is_over {
+        } else if is_fresh || is_over || self.lacks_event(entry) {
             let before = self.newest_prediction();
             self.learned.clone_from(&stored.facts.vary);
             self.has_left = self.newest_prediction() == before;

@@ -277,9 +277,10 @@ impl<'a> FieldScan<'a> {
             range: self.range && method == RequestMethod::Get,
             ..Wishes::default()
         };
-        if config.share_streams.is_some() && method == RequestMethod::Get && !self.range {
-            let id = headers.get(LAST_EVENT_ID);
-            wishes.last_event = id.is_some_and(|id| !id.is_empty());
+        if config.share_streams.is_some() {
+            // In whatever form: the service may answer with what follows an event.
+            let mut ids = headers.get_all(LAST_EVENT_ID).iter();
+            wishes.last_event = ids.any(|id| !id.is_empty());
         }
         if !self.cache_control && !self.pragma {
             return wishes;

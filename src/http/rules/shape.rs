@@ -53,6 +53,12 @@ fn is_of_the_exchange(name: &HeaderName) -> bool {
     *name == header::VARY || name.as_str().starts_with("access-control-")
 }
 
+/// Returns whether a field says to some caches how long they may keep a response (RFC 9213).
+fn is_for_caches(name: &HeaderName) -> bool {
+    let name = name.as_str();
+    name.ends_with("-cache-control") || matches!(name, "surrogate-control" | "x-accel-expires")
+}
+
 impl Shape {
     /// Returns the shape of a response for one request, and whether more of the body has to come
     /// before it gets its part. Of a `body` that arrives at most one part is cut out.
@@ -141,7 +147,10 @@ impl Shape {
                 let names =
                     [header::CONTENT_LENGTH, header::ETAG, header::LAST_MODIFIED, header::EXPIRES];
                 names.iter().for_each(|name| drop(whole.remove(name)));
-                // A cache behind us would take it for the whole.
+                // A cache behind us would take it for the whole, by the fields for caches first.
+                let targeted: Vec<_> =
+                    whole.keys().filter(|it| is_for_caches(it)).cloned().collect();
+                targeted.iter().for_each(|name| drop(whole.remove(name)));
                 put(&mut whole, header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
                 whole
             }

@@ -24,22 +24,34 @@ const HEARTBEAT: Duration = Duration::from_secs(15);
 pub(crate) struct SharedStream {
     rule: Arc<StreamRule>,
     is_events: bool,
+    /// Whether its readers may get comments.
+    may_be_changed: bool,
 }
 
 impl SharedStream {
-    /// Returns the rule for a 200 with these fields; an error where its bytes are coded, so that
-    /// no rule can read them.
+    /// Returns the rule for a 200 with these fields; an error where its bytes are coded, or it has
+    /// several types, so that no rule can read them.
     pub(crate) fn of(config: &HttpConfig, headers: &HeaderMap) -> Result<Option<Self>, ()> {
         let Some(rule) = &config.share_streams else { return Ok(None) };
-        let mut lines = headers.get_all(header::CONTENT_TYPE).iter();
-        let (Some(line), None) = (lines.next(), lines.next()) else { return Ok(None) };
-        let name = line.as_bytes().split(|&b| b == b';').next().unwrap_or_default().trim_ascii();
-        let is_named = |one: &String| name.eq_ignore_ascii_case(one.as_bytes());
-        match rule.content_types.iter().any(is_named) {
-            false => Ok(None),
-            true if Coding::of_response(headers).is_coded() => Err(()),
-            true => Ok(Some(Self { rule: Arc::clone(rule), is_events: is_event_stream(headers) })),
+        let lines = headers.get_all(header::CONTENT_TYPE).iter();
+        let types = lines.flat_map(|line| line.as_bytes().split(|&b| b == b','));
+        let is_named = |of: &[u8]| {
+            let name = of.split(|&b| b == b';').next().unwrap_or_default().trim_ascii();
+            rule.content_types.iter().any(|one| name.eq_ignore_ascii_case(one.as_bytes()))
+        };
+        let is_named: Vec<_> = types.map(is_named).collect();
+        if !is_named.contains(&true) {
+            return Ok(None);
         }
+        // Of several types no client knows which is meant.
+        if is_named.len() > 1 || Coding::of_response(headers).is_coded() {
+            return Err(());
+        }
+        Ok(Some(Self {
+            rule: Arc::clone(rule),
+            is_events: is_event_stream(headers),
+            may_be_changed: !states_its_bytes(headers),
+        }))
     }
 
     pub(crate) fn ttl(&self) -> Option<Duration> {
@@ -49,7 +61,8 @@ impl SharedStream {
     /// Returns how long a reader waits for a comment, if it gets some.
     pub(crate) fn heartbeat(&self, length: Option<u64>) -> Option<Duration> {
         let every = self.rule.heartbeat.unwrap_or(HEARTBEAT);
-        (self.is_events && length.is_none() && !every.is_zero()).then_some(every)
+        let may_be_longer = self.may_be_changed && length.is_none();
+        (self.is_events && may_be_longer && !every.is_zero()).then_some(every)
     }
 
     pub(crate) fn is_paced(&self) -> bool {
@@ -63,10 +76,14 @@ impl SharedStream {
             return catch_unwind(AssertUnwindSafe(|| is(bytes))).unwrap_or(false);
         }
         let Some(events) = events(bytes, self.is_events) else { return false };
-        let ends_with = |field| events.last().is_some_and(|event| event.contains(&field));
+        let Some(last) = events.last() else { return false };
         match (end_mark, last_event) {
-            (Some(mark), _) => ends_with(field(mark.trim().as_bytes(), self.is_events)),
-            (_, Some(name)) => ends_with((b"event", name.as_bytes())),
+            (Some(mark), _) => last.contains(&field(mark.trim().as_bytes(), self.is_events)),
+            // The last field of the name counts.
+            (_, Some(name)) => {
+                let named = last.iter().rfind(|(field, _)| *field == b"event");
+                named.is_some_and(|(_, is)| *is == name.as_bytes())
+            }
             _ => {
                 let fields = events.iter().flatten().rev();
                 let texts = fields.filter(|(name, _)| *name == b"data").map(|(_, text)| *text);
@@ -74,6 +91,19 @@ impl SharedStream {
             }
         }
     }
+}
+
+/// Whether the fields say of the bytes of a body which they are: those of a strong entity tag, with a
+/// digest, or such that no cache may change (RFC 9111, 5.2.2.6).
+fn states_its_bytes(headers: &HeaderMap) -> bool {
+    let has_digest = ["content-digest", "repr-digest", "digest", "content-md5"]
+        .iter()
+        .any(|name| headers.contains_key(*name));
+    let is_strong = headers.get(header::ETAG).is_some_and(|tag| !tag.as_bytes().starts_with(b"W/"));
+    let mut said = headers.get_all(header::CACHE_CONTROL).iter();
+    let is_no_transform = |one: &[u8]| one.trim_ascii().eq_ignore_ascii_case(b"no-transform");
+    let is_fixed = said.any(|line| line.as_bytes().split(|&b| b == b',').any(is_no_transform));
+    has_digest || is_strong || is_fixed
 }
 
 /// Whether the fields say that the body is an event stream.
@@ -85,13 +115,16 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
     values.any(|value| value.as_bytes().split(|b| matches!(b, b';' | b',')).any(is_it))
 }
 
-/// Returns where the bytes begin that follow the first event with the id that a request names. The
-/// bytes come in parts, of which none is copied.
+/// Returns where the bytes begin that follow the event with the id that a request names. An id that
+/// several events have names no place. The bytes come in parts, of which none is copied.
 pub(crate) fn resume_at<'a>(
     request: &HeaderMap,
     parts: impl IntoIterator<Item = &'a [u8]>,
 ) -> Option<usize> {
-    let wanted = request.get(LAST_EVENT_ID)?.as_bytes();
+    let mut ids = request.get_all(LAST_EVENT_ID).iter();
+    let (Some(wanted), None) = (ids.next().map(|id| id.as_bytes()), ids.next()) else {
+        return None;
+    };
     // As much of a line as says whether it is this id, and whether it has an id at all.
     let most = BYTE_ORDER_MARK.len() + b"id: ".len() + wanted.len() + 1;
     let (mut line, mut has_null) = (Vec::with_capacity(most), false);
@@ -99,11 +132,9 @@ pub(crate) fn resume_at<'a>(
     let (mut is_wanted, mut found) = (false, None);
     for (at, &byte) in parts.into_iter().flatten().enumerate() {
         let ends_cr = std::mem::replace(&mut after_cr, byte == b'\r') && byte == b'\n';
-        if found.is_some() {
-            // The blank line may end with two bytes.
-            return if ends_cr { Some(at + 1) } else { found };
-        }
         if ends_cr {
+            // A line may end with two bytes.
+            found = found.map(|end| if end == at { at + 1 } else { end });
             continue;
         }
         if !matches!(byte, b'\n' | b'\r') {
@@ -115,9 +146,8 @@ pub(crate) fn resume_at<'a>(
         let text = &line[if is_marked { BYTE_ORDER_MARK.len() } else { 0 }..];
         match field(text, true) {
             _ if text.is_empty() => {
-                found = std::mem::take(&mut is_wanted).then_some(at + 1);
-                if byte == b'\n' && found.is_some() {
-                    return found;
+                if std::mem::take(&mut is_wanted) && found.replace(at + 1).is_some() {
+                    return None;
                 }
             }
             // Without a value it resets the id.
@@ -153,8 +183,11 @@ fn field(line: &[u8], is_event: bool) -> Field<'_> {
 }
 
 /// The fields of each event, without comments; `None` where a part of one is left at the end. A line
-/// of a stream without events is an event.
+/// of a stream without events is an event: one without its end may be a part.
 fn events(bytes: &[u8], has_events: bool) -> Option<Vec<Vec<Field<'_>>>> {
+    if !has_events && !bytes.ends_with(b"\n") && !bytes.ends_with(b"\r") {
+        return None;
+    }
     let (mut events, mut event) = (Vec::new(), Vec::new());
     for line in Lines::of(bytes) {
         let field = field(line, has_events);
@@ -211,9 +244,10 @@ fn may_follow(text: &[u8]) -> bool {
     text.trim_ascii() == b"[DONE]" || after_key(text, b"\"choices\"").is_some_and(is_empty)
 }
 
-/// Returns whether JSON has a text as `finish_reason`.
+/// Returns whether JSON has a text as `finish_reason`. An empty one is a reason for nothing.
 fn has_finish_reason(text: &[u8]) -> bool {
-    after_key(text, b"\"finish_reason\"").is_some_and(|value| value.starts_with(b"\""))
+    let value = after_key(text, b"\"finish_reason\"");
+    value.is_some_and(|value| value.starts_with(b"\"") && !value.starts_with(b"\"\""))
 }
 
 /// Returns what follows a key of JSON: the last one that has a value other than `null`. Within a

@@ -22,6 +22,7 @@ use crate::http::rules::storable::{DeclineReason, Plan, UnstoredReason};
 use crate::http::stored::response::{StoredEntry, StoredResponse};
 use crate::key::{Key, Tag};
 use crate::lease::hold::FillTarget;
+use crate::mode::Mode;
 
 /// The recipients of a response, besides the client whose request was forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -173,7 +174,9 @@ impl Head {
             return OriginOutcome::Response { response, stored, why: Some(why) };
         };
         let (body, feed) = SharedBody::new(limits.declared, reserved);
-        let heartbeat = plan.stream.as_ref().and_then(|stream| stream.heartbeat(limits.declared));
+        let is_on = self.caller.request.cache.engine.mode() == Mode::On;
+        let stream = plan.stream.as_ref().filter(|_| is_on);
+        let heartbeat = stream.and_then(|stream| stream.heartbeat(limits.declared));
         let content = Content::Arriving(Arc::clone(&body), heartbeat);
         let (entry, share) = self.entry(&head, content, plan, tags);
         if share == Recipients::None {
@@ -190,7 +193,9 @@ impl Head {
         let scope = self.lead.scope();
         let cache = Arc::clone(&self.caller.request.cache);
         // Before anything can be freed.
-        let own = ResponseBody::live(body.reader_from_start(true), heartbeat, 0);
+        // A part is cut out of the bytes alone.
+        let of_own = heartbeat.filter(|_| !self.caller.request.wishes.range);
+        let own = ResponseBody::live(body.reader_from_start(true), of_own, 0);
         for data in collected.so_far.into_iter().filter_map(|frame| frame.into_data().ok()) {
             // There is room: it is reserved.
             feed.push(data);
