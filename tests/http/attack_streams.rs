@@ -1,5 +1,5 @@
-//! Attacks on shared streams. Each of these tests fails: its comment says which promise is broken,
-//! and why.
+//! Attacks on shared streams, each of which once worked. The comments say which promise was broken, and
+//! why: "cause" is the code as it was.
 
 use std::time::Duration;
 

@@ -13,11 +13,7 @@ use tokio::time::{Instant, Sleep};
 use crate::http::body::Next;
 use crate::http::body::pace::StreamPace;
 use crate::http::body::shared::Reader;
-use crate::http::rules::streams::{BYTE_ORDER_MARK, is_between_events};
-
-const COMMENT: &[u8] = b":\n\n";
-/// As if blank lines came before it.
-const BEGIN: [u8; 3] = *b"\n\n\n";
+use crate::http::rules::streams::{BYTE_ORDER_MARK, COMMENT, StreamTail};
 
 /// Where the bytes are from.
 enum Origin {
@@ -32,8 +28,8 @@ pub(crate) struct StreamReader {
     heartbeat: Option<Duration>,
     /// When the next comment is due.
     beats_at: Option<Instant>,
-    /// The last bytes of the stream that the client has got.
-    tail: [u8; 3],
+    /// Of what the client has got.
+    tail: StreamTail,
     /// Nothing of the stream was read, and the client gets it from its first byte on.
     is_at_begin: bool,
     /// The client has got a comment before its first byte: a mark of the byte order would be one no
@@ -46,7 +42,7 @@ impl StreamReader {
     fn new(origin: Origin, heartbeat: Option<Duration>, skip: u64) -> Self {
         let beats_at = heartbeat.and_then(|every| Instant::now().checked_add(every));
         let is_at_begin = skip == 0 && !matches!(origin, Origin::Stored { at: 1.., .. });
-        let (tail, mark, timer) = (BEGIN, None, None);
+        let (tail, mark, timer) = (StreamTail::default(), None, None);
         Self { origin, skip, heartbeat, beats_at, tail, is_at_begin, mark, timer }
     }
 
@@ -98,7 +94,7 @@ impl StreamReader {
             ready!(timer.as_mut().poll(cx));
             if self.beats_at.is_some_and(|at| at <= due) {
                 self.put_off();
-                if is_between_events(&self.tail) {
+                if self.tail.is_between_events() {
                     if self.is_at_begin {
                         self.mark = Some(0);
                     }
@@ -134,9 +130,7 @@ impl StreamReader {
                 return chunk;
             }
         }
-        for &byte in &chunk[chunk.len().saturating_sub(3)..] {
-            self.tail = [self.tail[1], self.tail[2], byte];
-        }
+        self.tail.note(&chunk);
         self.put_off();
         chunk
     }

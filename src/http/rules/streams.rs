@@ -160,12 +160,39 @@ pub(crate) fn resume_at<'a>(
     found
 }
 
-/// Returns whether the next bytes begin an event, where these are the last ones before them. All
-/// that counts is in the last three.
-pub(crate) fn is_between_events(tail: &[u8; 3]) -> bool {
-    let rest = tail.strip_suffix(b"\r\n").or_else(|| tail.strip_suffix(b"\n"));
-    let rest = rest.or_else(|| tail.strip_suffix(b"\r"));
-    rest.is_some_and(|rest| rest.ends_with(b"\n") || rest.ends_with(b"\r"))
+/// What a reader gets while a stream is silent.
+pub(crate) const COMMENT: &[u8] = b":\n\n";
+
+/// The last bytes of an event stream. All that counts is in three.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamTail([u8; 3]);
+
+impl Default for StreamTail {
+    /// As if blank lines came before it.
+    fn default() -> Self {
+        Self(*b"\n\n\n")
+    }
+}
+
+impl StreamTail {
+    pub(crate) fn note(&mut self, chunk: &[u8]) {
+        for &byte in &chunk[chunk.len().saturating_sub(3)..] {
+            self.0 = [self.0[1], self.0[2], byte];
+        }
+    }
+
+    /// Returns whether the next bytes begin an event.
+    pub(crate) fn is_between_events(self) -> bool {
+        let rest = self.0.strip_suffix(b"\r\n").or_else(|| self.0.strip_suffix(b"\n"));
+        let rest = rest.or_else(|| self.0.strip_suffix(b"\r"));
+        rest.is_some_and(|rest| rest.ends_with(b"\n") || rest.ends_with(b"\r"))
+    }
+
+    /// Returns whether a chunk has nothing but comments such as ours.
+    pub(crate) fn is_before_comments(self, chunk: &[u8]) -> bool {
+        let is_it = |one: &[u8]| one == COMMENT;
+        !chunk.is_empty() && self.is_between_events() && chunk.chunks(COMMENT.len()).all(is_it)
+    }
 }
 
 type Field<'a> = (&'a [u8], &'a [u8]);

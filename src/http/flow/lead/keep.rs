@@ -19,6 +19,7 @@ use crate::http::flow::remote;
 use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::storable::{DeclineReason, Plan, UnstoredReason};
+use crate::http::rules::streams::StreamTail;
 use crate::http::stored::response::{StoredEntry, StoredResponse};
 use crate::key::{Key, Tag};
 use crate::lease::hold::FillTarget;
@@ -196,13 +197,17 @@ impl Head {
         // A part is cut out of the bytes alone.
         let of_own = heartbeat.filter(|_| !self.caller.request.wishes.range);
         let own = ResponseBody::live(body.reader_from_start(true), of_own, 0);
+        let mut tail = StreamTail::default();
         for data in collected.so_far.into_iter().filter_map(|frame| frame.into_data().ok()) {
+            tail.note(&data);
             // There is room: it is reserved.
             feed.push(data);
         }
         let arrival = match share {
             Recipients::All | Recipients::Each => {
-                let stream = plan.stream.clone().map(|it| KeptStream::new(it, &feed, &limits));
+                let tail = heartbeat.map(|_| tail);
+                let stream =
+                    plan.stream.clone().map(|it| KeptStream::new(it, &feed, &limits, tail));
                 Some(self.arrive(&entry, head.status, stream))
             }
             Recipients::Wave | Recipients::None => {

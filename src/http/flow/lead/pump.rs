@@ -136,6 +136,7 @@ impl<B: SourceBody> Pump<B> {
             let before = self.feed.length();
             // The earlier of the two, where there is one.
             let kind = match self.next(pauses_at.into_iter().chain(until).min()).await {
+                Ok(Some(next)) if self.is_silent_with(&next) => FrameKind::Data,
                 Ok(Some(next)) => self.hand_on(next),
                 Ok(None) => return PumpEnd::Deserted,
                 Err(_) if until.is_none_or(|until| until > Instant::now()) => {
@@ -166,6 +167,13 @@ impl<B: SourceBody> Pump<B> {
             }
             self.turns.let_others_run().await;
         }
+    }
+
+    /// Returns whether nothing has come but comments, of which each reader gets its own.
+    fn is_silent_with(&mut self, next: &Next) -> bool {
+        let stream = self.flight.as_mut().and_then(|flight| flight.stream.as_mut());
+        let (Some(stream), Some(Ok(frame))) = (stream, next) else { return false };
+        frame.data_ref().is_some_and(|chunk| stream.is_silent_with(chunk))
     }
 
     /// Returns until when more is expected.
