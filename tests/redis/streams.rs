@@ -62,7 +62,10 @@ type Sender = mpsc::UnboundedSender<Vec<u8>>;
 
 /// Producers that do what the test says, numbered in the order in which they begin.
 #[derive(Clone, Default)]
-struct Source(Arc<Mutex<Vec<Option<(Sender, usize)>>>>);
+struct Source(Arc<Mutex<Vec<Begun>>>);
+
+/// The way to the readers of a stream, and how many chunks went there; `None` once it has ended.
+type Begun = Option<(Sender, usize)>;
 
 impl Source {
     fn produce(&self) -> impl FnOnce() -> Producer<Vec<u8>> + Send + use<> {

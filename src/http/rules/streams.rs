@@ -144,15 +144,15 @@ pub(crate) fn resume_at<'a>(
         }
         let is_marked = std::mem::take(&mut is_first) && line.starts_with(BYTE_ORDER_MARK);
         let text = &line[if is_marked { BYTE_ORDER_MARK.len() } else { 0 }..];
-        match field(text, true) {
-            _ if text.is_empty() => {
-                if std::mem::take(&mut is_wanted) && found.replace(at + 1).is_some() {
-                    return None;
-                }
+        if text.is_empty() {
+            if std::mem::take(&mut is_wanted) && found.replace(at + 1).is_some() {
+                return None;
             }
+        } else if let (b"id", value) = field(text, true)
+            && !has_null
+        {
             // Without a value it resets the id.
-            (b"id", value) if !has_null => is_wanted = value == wanted,
-            _ => {}
+            is_wanted = value == wanted;
         }
         line.clear();
         has_null = false;

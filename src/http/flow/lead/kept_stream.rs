@@ -10,7 +10,7 @@ use crate::http::rules::streams::{SharedStream, StreamTail};
 pub(super) struct KeptStream {
     stream: SharedStream,
     heartbeat: Option<Duration>,
-    /// What has come, where clients get comments of ours in the place of others.
+    /// What has come, where clients get our comments in the place of others.
     tail: Option<StreamTail>,
     /// For a stream that is replayed at its pace.
     pace: Option<PaceRecorder>,
