@@ -10,7 +10,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Either, join_all, select};
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use tokio::time::{Instant, Interval, MissedTickBehavior};
+use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
 use crate::cache::batch::{Gathering, Member};
@@ -32,9 +32,6 @@ const LAST_PART: u32 = 5;
 const LOOKS: u32 = 20;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
-
-/// After which time what a key has saved counts half.
-const HALF: Duration = Duration::from_secs(3600);
 
 /// Of the `max_refreshes`, one in so many is left to callers of other keys.
 const FOR_CALLERS: usize = 8;
@@ -142,7 +139,7 @@ where
     pub fn keep_popular(&self, most: usize) -> KeepFresh {
         // From now on they are remembered.
         drop(self.popular());
-        self.keep(Kept::Popular { most, refreshed_at: HashMap::new(), faded_at: Instant::now() })
+        self.keep(Kept::Popular { most, refreshed_at: HashMap::new() })
     }
 
     fn keep(&self, kept: Kept<K>) -> KeepFresh {
@@ -189,7 +186,6 @@ enum Kept<K> {
     Popular {
         most: usize,
         refreshed_at: HashMap<K, u32>,
-        faded_at: Instant,
     },
 }
 
@@ -203,11 +199,8 @@ impl<K: ToKey + Eq + Hash + Clone + Send + Sync + 'static> Kept<K> {
         let state = &cache.handle().0;
         match self {
             Self::Named(keys) => keys.iter().filter(|key| is_due(state, *key)).cloned().collect(),
-            Self::Popular { most, refreshed_at, faded_at } => {
-                if faded_at.elapsed() >= HALF {
-                    *faded_at = Instant::now();
-                    state.observer.ledger.fade();
-                }
+            Self::Popular { most, refreshed_at } => {
+                state.observer.ledger.fade(state.now());
                 let here = |key: &K| uses_of(state, key).is_some();
                 let mut keys: Vec<_> =
                     cache.popular().into_iter().filter(here).take(*most).collect();

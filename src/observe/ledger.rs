@@ -13,6 +13,7 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
+use crate::clock::Tick;
 use crate::entry::{Entry, NOTED_USE};
 use crate::key::{self, Tag};
 
@@ -35,6 +36,9 @@ const _: () = {
 /// From [`OFTEN`] on, of the uses that come here only each that follows by so many counts.
 const SELDOM: u32 = 128;
 const OFTEN: u32 = 1024;
+
+/// After which time what a key has saved counts half for [`Ledger::hashes`].
+const HALF: Duration = Duration::from_secs(3600);
 
 /// Returns for how many uses a noted one stands, if it counts.
 fn step(uses: u32) -> Option<u32> {
@@ -158,6 +162,7 @@ pub(crate) struct Ledger {
     /// What callers have joined, without names: a herd saves little with each of them, and all of it
     /// counts for the row of its key.
     joined: Mutex<Rows>,
+    faded_at: Mutex<Option<Tick>>,
     tags: Mutex<Rows>,
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "routes are HTTP's"))]
     routes: Mutex<Rows>,
@@ -168,7 +173,7 @@ impl Default for Ledger {
         let hasher = RandomState::default();
         let groups = || Rows::new(GROUPS);
         let (joined, tags, routes) = (groups(), groups(), groups());
-        Self { hasher, keys: Rows::new(KEYS), joined, tags, routes }
+        Self { hasher, keys: Rows::new(KEYS), joined, faded_at: Mutex::default(), tags, routes }
     }
 }
 
@@ -221,9 +226,15 @@ impl Ledger {
         self.keys.lock().first(KEYS, |row| row.rank, |row| row.hash)
     }
 
-    /// Halves by what the keys stand among each other. What they have saved stays.
-    pub(crate) fn fade(&self) {
-        self.keys.lock().rows.iter_mut().for_each(|row| row.rank /= 2);
+    /// Halves by what the keys stand among each other, once an hour, however many ask for it. What they have
+    /// saved stays.
+    pub(crate) fn fade(&self, now: Tick) {
+        let mut faded_at = self.faded_at.lock();
+        let before = *faded_at.get_or_insert(now);
+        if now.since(before) >= HALF {
+            *faded_at = Some(now);
+            self.keys.lock().rows.iter_mut().for_each(|row| row.rank /= 2);
+        }
     }
 
     /// Returns by what a key is known here. Of its name only the beginning is.

@@ -132,6 +132,21 @@ async fn a_key_that_was_popular_yesterday_makes_room_for_one_of_today() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_was_saved_an_hour_ago_counts_half_for_several_upkeeps_too() {
+    let origin = Origin::new();
+    let cache = numbers(&origin);
+    let _kept = [(); 3].map(|()| cache.keep_popular(1));
+    used(&cache, 1000, 1024).await;
+    for _ in 0..62 {
+        pass(MINUTE).await;
+        used(&cache, 1000, 1).await;
+    }
+    used(&cache, 3000, 129).await;
+    seconds(58).await;
+    assert!(!is_refreshed(&cache, 3000), "384 s against half of 1024 s");
+}
+
+#[tokio::test(start_paused = true)]
 async fn popular_keys_that_are_longer_than_the_ledger_writes_them_are_refreshed_too() {
     let (handle, origin) = (settings().build().unwrap(), Origin::taking(SECOND));
     let load = {
