@@ -249,7 +249,8 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let computation = steps.computation.map(|end| (end, steps.failure));
         let effect = steps.failure.map(|effect| effect.callers_got);
         let is_hidden = |error: &Error| {
-            effect == Some(CallersGot::StaleValue) && !error.is_answer() && !self.is_told
+            let is_stale = effect == Some(CallersGot::StaleValue);
+            is_stale && !error.is_answer() && flight.computation.report_once()
         };
         let report = (is_refused || computation.is_some()).then(|| Report {
             observer: Arc::clone(&engine.observer),

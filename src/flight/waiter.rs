@@ -432,7 +432,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     ) -> Option<Step<V>> {
         let Some(verdict) = verdict else {
             self.engine.observer.happened(Occurrence::WaitTimedOut { key: &request.key });
-            return Some(self.timed_out(caller, &request.key));
+            return Some(self.timed_out(caller, waiter));
         };
         let numbers = waiter.flight.numbers();
         let is_before = |from| numbers.computation.is_none_or(|number| number < from);
@@ -543,13 +543,12 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         waiter: &Waiter<V>,
         failure: SharedFailure<V>,
     ) -> Step<V> {
-        let SharedFailure { error, result, is_told, .. } = failure;
-        if is_told.is_some_and(|is_told| is_told.set(()).is_ok())
-            && let Some(entry) = stand_in(self.engine, caller, &waiter.flight.key, &error)
-        {
-            return Step::Answer(entry, CacheOutcome::StaleIfError);
-        }
-        if let Some(entry) = caller.fallback_for(&error) {
+        let SharedFailure { error, result, is_unreported, .. } = failure;
+        let entry = match is_unreported {
+            true => self.stand_in_once(caller, waiter, &error),
+            false => caller.fallback_for(&error),
+        };
+        if let Some(entry) = entry {
             return Step::Answer(entry, CacheOutcome::StaleIfError);
         }
         match result {
@@ -560,14 +559,30 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         }
     }
 
-    fn timed_out<C: Caller<V>>(&self, caller: &C, key: &Key) -> Step<V> {
+    fn timed_out<C: Caller<V>>(&self, caller: &C, waiter: &Waiter<V>) -> Step<V> {
         let error = Error::retry_in(ErrorKind::WaitTimeout, self.engine.settings.hold());
-        match self.stale_or_refuse(caller, key, error) {
-            Step::Refuse(_) if self.engine.settings.compute_after_wait == Some(true) => {
+        match self.stand_in_once(caller, waiter, &error) {
+            Some(entry) => Step::Answer(entry, CacheOutcome::StaleIfError),
+            None if self.engine.settings.compute_after_wait == Some(true) => {
                 Step::Alone(AloneReason::WaitTimeout)
             }
-            step => step,
+            None => Step::Refuse(error),
         }
+    }
+
+    /// Returns what a waiter is served in place of a failure that its leader does not report. The
+    /// first waiter reports it.
+    fn stand_in_once<C: Caller<V>>(
+        &self,
+        caller: &C,
+        waiter: &Waiter<V>,
+        error: &Error,
+    ) -> Option<Arc<Entry<V>>> {
+        let entry = caller.fallback_for(error)?;
+        if waiter.flight.computation.report_once() {
+            self.engine.report_hidden(&waiter.flight.key, error, &entry);
+        }
+        Some(entry)
     }
 
     fn stale_or_refuse<C: Caller<V>>(&self, caller: &C, key: &Key, error: Error) -> Step<V> {
@@ -586,8 +601,5 @@ pub(crate) fn stand_in<V: Send + Sync + 'static>(
     key: &Key,
     error: &Error,
 ) -> Option<Arc<Entry<V>>> {
-    caller.fallback_for(error).inspect(|entry| {
-        let stale = entry.window().stale_age(engine.clock.now());
-        engine.observer.happened(Occurrence::FailureHidden { key, error, stale });
-    })
+    caller.fallback_for(error).inspect(|entry| engine.report_hidden(key, error, entry))
 }
