@@ -20,7 +20,6 @@ use crate::flight::door::{Lead, LeadOutcome, RunOutcome};
 use crate::flight::request::LedFor;
 use crate::key::Key;
 use crate::mode::Mode;
-use crate::observe::Observe;
 use crate::outcome::CacheOutcome;
 
 /// For how long a caller waits.

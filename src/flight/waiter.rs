@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::admission::Admission;
+use crate::flight::computation::Computation;
 use crate::flight::end::{Conclusion, End};
 use crate::flight::engine::Engine;
 use crate::flight::evidence::DeclinedFor;
@@ -233,11 +234,14 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     /// leader, the leader's guard hands the lead over.
     pub(crate) async fn resolve<C: Caller<V>>(&mut self, caller: &mut C) -> Step<V> {
         let mut joined_at = None;
+        let mut waited_for: Option<Arc<Computation>> = None;
         let step = loop {
             // The one deadline of the caller ends every round.
-            if joined_at.is_some() && Instant::now() >= self.deadline {
+            if let Some(computation) = &waited_for
+                && Instant::now() >= self.deadline
+            {
                 let key = caller.flight_request().key;
-                break self.timed_out(caller, &key);
+                break self.timed_out(caller, &key, computation);
             }
             // What it has learned in earlier flights goes into the next request: its rank in the queue, which
             // end of a hold is for it, and which flight it has left.
@@ -281,6 +285,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
                 }
             }
             joined_at.get_or_insert_with(Instant::now);
+            waited_for = Some(Arc::clone(&waiter.flight.computation));
             let label = &self.engine.label;
             let wait = self.await_verdict::<C>(&waiter, &request);
             let verdict = match crate::observe::waiting(label, &request.key, wait).await {
@@ -432,7 +437,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     ) -> Option<Step<V>> {
         let Some(verdict) = verdict else {
             self.engine.observer.happened(Occurrence::WaitTimedOut { key: &request.key });
-            return Some(self.timed_out(caller, waiter));
+            return Some(self.timed_out(caller, &request.key, &waiter.flight.computation));
         };
         let numbers = waiter.flight.numbers();
         let is_before = |from| numbers.computation.is_none_or(|number| number < from);
@@ -545,7 +550,10 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     ) -> Step<V> {
         let SharedFailure { error, result, is_unreported, .. } = failure;
         let entry = match is_unreported {
-            true => self.stand_in_once(caller, waiter, &error),
+            true => {
+                let Flight { key, computation, .. } = &*waiter.flight;
+                stand_in_once(self.engine, caller, (key, computation), &error)
+            }
             false => caller.fallback_for(&error),
         };
         if let Some(entry) = entry {
@@ -559,30 +567,15 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         }
     }
 
-    fn timed_out<C: Caller<V>>(&self, caller: &C, waiter: &Waiter<V>) -> Step<V> {
+    fn timed_out<C: Caller<V>>(&self, caller: &C, key: &Key, computation: &Computation) -> Step<V> {
         let error = Error::retry_in(ErrorKind::WaitTimeout, self.engine.settings.hold());
-        match self.stand_in_once(caller, waiter, &error) {
+        match stand_in_once(self.engine, caller, (key, computation), &error) {
             Some(entry) => Step::Answer(entry, CacheOutcome::StaleIfError),
             None if self.engine.settings.compute_after_wait == Some(true) => {
                 Step::Alone(AloneReason::WaitTimeout)
             }
             None => Step::Refuse(error),
         }
-    }
-
-    /// Returns what a waiter is served in place of a failure that its leader does not report. The
-    /// first waiter reports it.
-    fn stand_in_once<C: Caller<V>>(
-        &self,
-        caller: &C,
-        waiter: &Waiter<V>,
-        error: &Error,
-    ) -> Option<Arc<Entry<V>>> {
-        let entry = caller.fallback_for(error)?;
-        if waiter.flight.computation.report_once() {
-            self.engine.report_hidden(&waiter.flight.key, error, &entry);
-        }
-        Some(entry)
     }
 
     fn stale_or_refuse<C: Caller<V>>(&self, caller: &C, key: &Key, error: Error) -> Step<V> {
@@ -602,4 +595,19 @@ pub(crate) fn stand_in<V: Send + Sync + 'static>(
     error: &Error,
 ) -> Option<Arc<Entry<V>>> {
     caller.fallback_for(error).inspect(|entry| engine.report_hidden(key, error, entry))
+}
+
+/// The same for a failure of which many callers may learn, before the computation has ended or
+/// after it: the first of them reports it.
+pub(super) fn stand_in_once<V: Send + Sync + 'static>(
+    engine: &Engine<V>,
+    caller: &impl Caller<V>,
+    (key, computation): (&Key, &Computation),
+    error: &Error,
+) -> Option<Arc<Entry<V>>> {
+    let entry = caller.fallback_for(error)?;
+    if computation.report_once() {
+        engine.report_hidden(key, error, &entry);
+    }
+    Some(entry)
 }
