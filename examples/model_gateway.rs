@@ -28,11 +28,10 @@ async fn model(body: String) -> impl IntoResponse {
     }))
 }
 
-/// What of a request counts: all but its user.
+/// What of a request counts: its prompt, and not its user.
 fn key(_: &Parts, body: &Bytes) -> Option<String> {
-    let mut request: Value = serde_json::from_slice(body).ok()?;
-    request.as_object_mut()?.remove("user");
-    Some(request.to_string())
+    let request: Value = serde_json::from_slice(body).ok()?;
+    Some(request.get("prompt")?.to_string())
 }
 
 async fn ask(app: &Router, after: u64, user: &str, prompt: &str) -> Result<(), BoxError> {

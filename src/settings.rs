@@ -198,6 +198,19 @@ macro_rules! each_setting {
             /// shared need no place; neither does any caller while the mode is not
             /// `On`. Defaults to 1024.
             max_computations: usize as "plain" = |_| 1024, not_zero "1024";
+            /// Has the cache find by itself how many computations run at once: from this number up
+            /// to [`max_computations`](Self::max_computations). The number begins here, grows while
+            /// computations queue, and falls when they take a third longer than usual: the
+            /// origin has as much to do as it can bear. Set it to what the origin surely bears from
+            /// this process, for example its workers divided by the processes; 4 is a good start
+            /// where that is not known. Where the number is too low, computations queue; see
+            /// [`Stats::computation_limit`](crate::Stats::computation_limit).
+            ///
+            /// Times count from the place of a computation to its result; computations that fail
+            /// do not count, those that time out do. A slow kind of work in a cache of fast ones
+            /// looks like an overloaded origin: give it a cache of its own. Unset by default: then
+            /// `max_computations` run.
+            min_computations: usize as "plain", not_zero "the fixed number of `max_computations`";
             /// Sets how many background refreshes may run at once. Only a refresh that
             /// starts a computation counts. Further ones are left to the next reader.
             /// Defaults to 256, or to `max_computations` if that is less.

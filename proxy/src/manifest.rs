@@ -19,8 +19,9 @@ const AT_ONCE: usize = 16;
 /// How long the next process loads. An origin that is slow or away must not hold the start up.
 const LOADING: Duration = Duration::from_secs(30);
 
-/// Loads the responses that are in the file. Returns whether the file may be written: one that is no
-/// manifest of ours is left as it is, for it may be the only copy of something else.
+/// Loads the responses that are in the file. Returns whether the file may be written: one that no
+/// stampede-proxy of this version has written is left as it is, for it may be the only copy of
+/// something else.
 pub(crate) async fn load(file: Option<&Path>, proxy: &Proxy) -> Option<bool> {
     let Some(file) = file else { return Some(true) };
     // One small file, before there are requests.

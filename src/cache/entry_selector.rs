@@ -238,8 +238,10 @@ where
             Err(miss) => miss,
         };
         let made = move || async move {
-            let computed = compute().await?.into();
-            let own = computed.value.clone();
+            let mut computed = compute().await?.into();
+            // The clone is stored: the value itself may be a stream whose beginning is its caller's.
+            let stored = computed.value.clone();
+            let own = std::mem::replace(&mut computed.value, stored);
             Ok::<ComputationResult<V, V>, E>((Some(computed), own))
         };
         let (context, asked) = (Some(CallContext::new(options)), cache.0.now());

@@ -444,7 +444,7 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
 
     /// Ends with a result that is not stored. It is newer than the value that it was to replace, so
     /// that value ends, here and in the remote.
-    pub(super) async fn end_unstored(&self, lead: Lead<V>, end: Conclusion<V>) -> Leavings<V> {
+    async fn end_unstored(&self, lead: Lead<V>, end: Conclusion<V>) -> Leavings<V> {
         let is_current = lead.is_current();
         let older = self.replaced.as_ref().filter(|_| is_current);
         if let Purpose::FreshRead(_) = self.purpose {

@@ -15,7 +15,7 @@ use crate::cache::state::CacheState;
 use crate::computed::Computed;
 use crate::entry::{Entry, Tags};
 use crate::error::{Error, ErrorKind};
-use crate::flight::door::{Conclusion, Lead, within};
+use crate::flight::door::{Lead, within};
 use crate::flight::end::Leavings;
 use crate::freshness::{Lifetimes, Window};
 use crate::key::ToKey;
@@ -111,7 +111,10 @@ where
             }
             // It has joined a stream whose beginning was given up before it could read.
             let Some(produce) = slot.lock().take() else { return Ok(chunks) };
-            let own = produce().into().begin().await.map_err(Error::of_computation)?;
+            let limit = state.engine.settings.compute_timeout();
+            let own = tokio::time::timeout(limit, produce().into().begin()).await;
+            let own = own.map_err(|_| Error::new(ErrorKind::ComputeTimeout))?;
+            let own = own.map_err(Error::of_computation)?;
             own.rest.into_iter().for_each(|rest| state.drive_alone(rest));
             Ok(own.value.stream())
         }
@@ -193,8 +196,9 @@ impl<V: Clone + Send + Sync + 'static> StreamFlight<V> for ArrivingValue<V> {
     }
 
     fn decline(self: Box<Self>) -> BoxFuture<'static, ()> {
-        let Self { lead, begun, entry, .. } = *self;
-        Box::pin(async move { drop(begun.end_unstored(lead, Conclusion::Share(entry)).await) })
+        // What its callers have is fresh for ever. What is noted of the key must not be.
+        let arriving = self.entry.value.clone();
+        self.complete(arriving, false)
     }
 }
 

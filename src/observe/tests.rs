@@ -168,6 +168,10 @@ mod table {
                 observer.happened(samples(&Key::from(other), &tag, &error)[n]);
                 observer.happened(Occurrence::Deposed { key: &Key::from(other) });
             }
+            // The end of the last row is told of later.
+            observer.note_success();
+            observer.happened(samples(&key, &tag, &error)[n]);
+            observer.note_success();
             tokio::time::advance(61 * SECOND).await;
             for _ in 0..2 {
                 observer.note_success();

@@ -100,7 +100,7 @@ impl<T: Send + Sync> Held<Weighed<T>> for ChunkLine<T> {
 /// The chunks of a shared stream, from the first one on, of the one producer that all its readers share: what
 /// [`EntrySelector::get_or_stream`](crate::EntrySelector::get_or_stream) returns.
 ///
-/// A [`Stream`](futures_util::Stream) of clones of the chunks. A stream that has failed, or was cut
+/// A `Stream` of clones of the chunks. A stream that has failed, or was cut
 /// off, ends with one error; what came before it was produced. It wakes its task as soon as there is
 /// a chunk. Dropped, it frees its share, and the producer goes on for the others and for the cache.
 ///
@@ -128,6 +128,7 @@ impl<T: Send + Sync + 'static> Chunks<T> {
 impl<T: Clone + Send + Sync + 'static> Stream for Chunks<T> {
     type Item = Result<T, StreamError>;
 
+    /// Polls for the next chunk, or the one error that ends the stream.
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let chunk = match &mut self.state {
             ChunksState::Whole(chunks, next) => {
@@ -144,6 +145,7 @@ impl<T: Clone + Send + Sync + 'static> Stream for Chunks<T> {
         Poll::Ready(chunk.map(|chunk| Ok(T::clone(&chunk))))
     }
 
+    /// Exact once the stream is whole.
     fn size_hint(&self) -> (usize, Option<usize>) {
         match &self.state {
             ChunksState::Whole(chunks, next) => {

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures_util::future::{BoxFuture, poll_fn};
-use futures_util::{Stream, TryStreamExt};
+use futures_util::{Stream, TryStreamExt, stream};
 
 use crate::budget::Reservation;
 use crate::computed::Computed;
@@ -124,16 +124,14 @@ impl<T: Send + Sync + 'static> Producer<T> {
     /// Dropped, the stream is dropped.
     pub async fn begin(mut self) -> Result<Computed<Recording<T>>, BoxError> {
         let first = self.stream.try_next().await?;
-        let Some(first) = first else {
-            // It is empty, and over.
-            let mut computed = Computed::plain(Recording::from_iter([]));
-            computed.storable = self.rules.store_if.take().is_none_or(|complete| complete(&[]));
-            return Ok(computed);
-        };
+        if first.is_none() {
+            // It is over, and must not be polled again.
+            self.stream = Box::pin(stream::empty());
+        }
         let (shared, feed) = SharedChunks::new(None, None);
         let mut computed = Computed::plain(Recording::arriving(shared.reader()));
         let arriving = Arriving { stream: self.stream, rules: self.rules, feed };
-        arriving.push(first);
+        first.into_iter().for_each(|first| _ = arriving.push(first));
         computed.rest = Some(Rest::new(arriving));
         Ok(computed)
     }
@@ -197,6 +195,10 @@ impl<T: Send + Sync + 'static> Arriving<T> {
         self.feed.push(Weighed { chunk: Arc::new(chunk), bytes })
     }
 
+    fn is_too_large(&self) -> bool {
+        self.feed.0.look(|state| state.held.bytes()) > self.rules.max_bytes
+    }
+
     /// Dropped at any point, it leaves no reader waiting. However the stream ends, its flight ends
     /// first: a reader that learns of the end must not find it.
     async fn run(self, flight: Flight<T>, reserved: Option<Reservation>) {
@@ -204,7 +206,7 @@ impl<T: Send + Sync + 'static> Arriving<T> {
         let (mut arriving, mut flight) = (self, flight);
         let keeps = flight.is_some();
         let has_room = reserved.is_some_and(|reserved| arriving.feed.count_in(reserved));
-        let end = match keeps && has_room {
+        let end = match keeps && has_room && !arriving.is_too_large() {
             true => arriving.keep(&mut flight).await,
             false => KeptEnd::TooLarge,
         };
@@ -270,7 +272,7 @@ impl<T: Send + Sync + 'static> Arriving<T> {
                 Ok(None) => return KeptEnd::Deserted,
                 Err(_) => return KeptEnd::Late,
             };
-            if !has_room || self.feed.0.look(|state| state.held.bytes()) > self.rules.max_bytes {
+            if !has_room || self.is_too_large() {
                 return KeptEnd::TooLarge;
             }
             turns.let_others_run().await;

@@ -16,7 +16,10 @@ use crate::weigh::{Weigh, allocated, recognised};
 /// ended well. Chunks are `Bytes`, or any type that is `Clone + Send + Sync`.
 ///
 /// Only whole streams are stored, here and in a remote: one that was cut, has failed or panicked, or
-/// that the producer does not want kept ([`Producer::store_if`](crate::Producer::store_if)) is not.
+/// that the producer does not want kept ([`Producer::store_if`](crate::Producer::store_if)) is not. Do
+/// not `put` one that still arrives under another key: a cache that does not
+/// [`weigh`](crate::Builder::weigh) its recordings takes it, and if the stream fails, its readers get
+/// that error.
 ///
 /// # Examples
 ///
@@ -127,12 +130,13 @@ pub(super) fn bytes_of<T>(heap: usize) -> usize {
     allocated(size_of::<T>() + 2 * POINTER).saturating_add(POINTER).saturating_add(heap)
 }
 
-/// The sum of what its chunks take: see [`Producer::weigh`](crate::Producer::weigh).
+/// The sum of what its chunks take: see [`Producer::weigh`](crate::Producer::weigh). One that still
+/// arrives is too heavy for any cache.
 impl<T: Send + Sync + 'static> Weigh for Recording<T> {
     fn heap_bytes(&self) -> usize {
         match &self.0 {
             Recorded::Whole { heap_bytes, .. } => *heap_bytes,
-            Recorded::Arriving(..) => 0,
+            Recorded::Arriving(..) => usize::MAX,
         }
     }
 }

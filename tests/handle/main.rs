@@ -48,6 +48,8 @@ mod services;
 mod stale_marks;
 mod store_drops;
 mod storms;
+mod stream_cuts;
+mod stream_edges;
 mod streams;
 mod surface_edges;
 mod telemetry;

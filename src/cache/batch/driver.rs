@@ -211,7 +211,16 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
                 Err(error) => Err(error.clone()),
             }));
             match result {
-                Ok(result) => ends.push(key.end(result.map_err(KeyFailure::Computation))),
+                Ok(mut result) => {
+                    if key.lead().is_none()
+                        && let Ok(computed) = &mut result
+                        && let Some(rest) = computed.rest.take()
+                    {
+                        // For its caller alone: nothing of the stream is kept.
+                        rest.drive(None, None).into_iter().for_each(|rest| self.engine.go_on(rest));
+                    }
+                    ends.push(key.end(result.map_err(KeyFailure::Computation)));
+                }
                 Err(panic) => key.end_panicked(panic),
             }
         }
