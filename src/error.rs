@@ -219,6 +219,46 @@ impl Error {
 
     /// Returns the error of the computation if it is a `T`, also when a hold repeats it. A
     /// hold that another process began comes without the error.
+    ///
+    /// This is how the error of [`Stampede::get_or_compute`](crate::Stampede::get_or_compute) and that
+    /// of a layer around any tower service ([`Stampede::layer`](crate::Stampede::layer)) have the
+    /// application's own error in them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower::{Layer, ServiceExt, service_fn};
+    /// use tower_stampede::{ErrorKind, Stampede};
+    ///
+    /// #[derive(Debug, PartialEq)]
+    /// enum UserError {
+    ///     NotFound(u64),
+    ///     DatabaseDown,
+    /// }
+    /// # impl std::fmt::Display for UserError {
+    /// #     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+    /// #         f.write_str("no user")
+    /// #     }
+    /// # }
+    /// impl std::error::Error for UserError {}
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// let users: Stampede<String> = Stampede::in_memory(Duration::from_secs(60));
+    /// let service = users
+    ///     .layer(|id: &u64| Some(*id))
+    ///     .layer(service_fn(|id: u64| async move { Err::<String, _>(UserError::NotFound(id)) }));
+    /// let error = service.oneshot(7).await.unwrap_err();
+    /// match error.inner() {
+    ///     Some(UserError::NotFound(id)) => assert_eq!(*id, 7),
+    ///     Some(UserError::DatabaseDown) => unreachable!(),
+    ///     None => unreachable!("the cache's own: see {:?}", error.kind()),
+    /// }
+    /// # assert_eq!(error.kind(), ErrorKind::Inner);
+    /// // Not `downcast`: that is for the loader of a `Cache`.
+    /// assert!(error.downcast::<UserError>().is_err());
+    /// # }
+    /// ```
     #[must_use]
     pub fn inner<T: StdError + 'static>(&self) -> Option<&T> {
         match self.0.source.as_ref()? {
@@ -236,7 +276,8 @@ impl Error {
     /// # Errors
     ///
     /// Returns this error if it is one of the cache, of another type, or did not come from the
-    /// loader of a [`Cache`](crate::Cache); see [`inner`](Self::inner) for those.
+    /// loader of a [`Cache`](crate::Cache). The error of a computation of a handle, or of a service
+    /// behind a layer, belongs to no caller alone: [`inner`](Self::inner) borrows it.
     pub fn downcast<E: fmt::Debug + fmt::Display + 'static>(self) -> Result<Arc<E>, Self> {
         self.of_loader().ok_or(self)
     }

@@ -20,7 +20,6 @@ use crate::flight::door::{Lead, LeadOutcome, RunOutcome};
 use crate::flight::request::LedFor;
 use crate::key::Key;
 use crate::mode::Mode;
-use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 
 /// For how long a caller waits.
@@ -98,9 +97,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let error = self.engine.waited_too_long(&key);
         let served = stale_now();
         if let Some(Answer::Entry(entry, _)) = &served {
-            let stale = entry.window().stale_age(self.now());
-            let hidden = Occurrence::FailureHidden { key: &key, error: &error, stale };
-            self.observer.happened(hidden);
+            self.engine.hide_once(&key, &error, entry);
         }
         self.count(served.ok_or_else(|| Failed::of(error, CacheOutcome::Refused)))
     }

@@ -17,6 +17,8 @@ pub(crate) struct OriginCall {
     rank: AtomicU64,
     /// What its work waits for.
     pub(super) needs: Needs,
+    /// Set once a failure of it that a stale value hides was reported.
+    is_reported: OnceLock<()>,
 }
 
 /// The computations, of any handle, that the work of a call waits for now, and how often: by the
@@ -58,7 +60,7 @@ impl std::fmt::Debug for Needs {
 impl OriginCall {
     pub(crate) fn new(id: u64, rank: Option<NonZeroU64>) -> Self {
         let rank = AtomicU64::new(rank.map_or(0, NonZeroU64::get));
-        Self { id, client: None, rank, needs: Needs::default() }
+        Self { id, client: None, rank, needs: Needs::default(), is_reported: OnceLock::new() }
     }
 
     pub(crate) fn for_client(self, client: Option<ClientKey>) -> Self {
@@ -118,6 +120,12 @@ impl Computation {
     /// process, may yet go to another call.
     pub(super) fn begun_call(&self) -> Option<Arc<OriginCall>> {
         self.begun.get().map(|()| self.call())
+    }
+
+    /// Returns whether a failure of its call that a stale value hides is to be reported: at the
+    /// first question only, whether callers gave up waiting for it or it has failed.
+    pub(super) fn report_once(&self) -> bool {
+        self.call().is_reported.set(()).is_ok()
     }
 
     pub(super) fn set_call(&self, call: &Arc<OriginCall>) {

@@ -37,7 +37,7 @@ pub(crate) use crate::flight::lead::{FlightFacts, Lead};
 pub(crate) use crate::flight::lending::within;
 use crate::flight::request::{FlightRequest, LedFor};
 pub(crate) use crate::flight::waiter::{AloneReason, Caller, Fit, FlightResult, stand_in};
-use crate::flight::waiter::{Resolver, Step};
+use crate::flight::waiter::{Resolver, Step, stand_in_once};
 #[cfg(feature = "http")]
 pub(crate) use crate::flight::{
     arrival::Arrival,
@@ -372,7 +372,8 @@ where
             }
             question.give_way();
             let error = lead.engine().waited_too_long(lead.key());
-            drop(stand_in(lead.engine(), question, lead.key(), &error));
+            let waited_for = (lead.key(), &*lead.0.flight.computation);
+            drop(stand_in_once(lead.engine(), question, waited_for, &error));
             lead.end(Conclusion::Withdraw);
             Cleared::Refused(error)
         }

@@ -25,6 +25,7 @@ use crate::budget::Reservation;
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
+use crate::flight::computation::Computation;
 use crate::flight::evidence::DeclinedFor;
 use crate::flight::hold::{FailureCount, FailureRule, HoldRule};
 use crate::flight::leader::Leader;
@@ -133,8 +134,9 @@ struct Report {
     took: Duration,
     is_refused: bool,
     computation: Option<(ComputationEnd, Option<FailureEffect>)>,
-    /// The failure, if the callers are served a stale value in its place.
-    hidden: Option<Error>,
+    /// The failure, if the callers are served a stale value in its place, and the computation that
+    /// knows whether one of its call was reported.
+    hidden: Option<(Error, Arc<Computation>)>,
     /// How old that value is, if it is known and stale already.
     stale: Option<Duration>,
 }
@@ -169,7 +171,10 @@ impl Report {
         if let Some((end, failure)) = self.computation {
             observer.happened(Occurrence::Computed { key, took: *took, end, failure });
         }
-        if let Some(error) = &self.hidden {
+        // Asked here: the keys of a batch are told of in any order, and the lines are limited.
+        if let Some((error, computation)) = &self.hidden
+            && computation.report_once()
+        {
             observer.happened(Occurrence::FailureHidden { key, error, stale: self.stale });
         }
     }
@@ -252,16 +257,16 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
         let computation = steps.computation.map(|end| (end, steps.failure));
         let effect = steps.failure.map(|effect| effect.callers_got);
-        let is_hidden = |error: &Error| {
-            effect == Some(CallersGot::StaleValue) && !error.is_answer() && !self.is_told
-        };
+        let is_hidden =
+            |error: &Error| effect == Some(CallersGot::StaleValue) && !error.is_answer();
+        let hidden = failure.filter(is_hidden);
         let report = (is_refused || computation.is_some()).then(|| Report {
             observer: Arc::clone(&engine.observer),
             key: flight.key.clone(),
             took: now.since(self.started.tick),
             is_refused,
             computation,
-            hidden: failure.filter(is_hidden),
+            hidden: hidden.map(|error| (error, Arc::clone(&flight.computation))),
             stale: self.fallback.as_ref().and_then(|window| window.stale_age(now)),
         });
         // What has left the maps holds values of the user. What is told to the user comes last, after

@@ -199,6 +199,23 @@ impl<V: Send + Sync + 'static> Engine<V> {
         }
     }
 
+    /// Serves `entry` in place of a failure of what runs for its key. It is reported unless
+    /// a failure of the same computation was.
+    pub(crate) fn hide_once(&self, key: &Key, error: &Error, entry: &Entry<V>) {
+        let shard = self.table.shard(key).lock();
+        let running = shard.flight(key.as_bytes()).map(|flight| Arc::clone(&flight.computation));
+        drop(shard);
+        if running.is_none_or(|computation| computation.report_once()) {
+            self.report_hidden(key, error, entry);
+        }
+    }
+
+    /// Reports a failure in whose place `entry` is served.
+    pub(crate) fn report_hidden(&self, key: &Key, error: &Error, entry: &Entry<V>) {
+        let stale = entry.window().stale_age(self.clock.now());
+        self.observer.happened(Occurrence::FailureHidden { key, error, stale });
+    }
+
     /// Returns whether there is a flight that a caller may join.
     #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's HEAD"))]
     pub(crate) fn has_flight(&self, request: &FlightRequest) -> bool {
@@ -341,7 +358,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             return vacancy.end();
         }
         let error = Error::new(ErrorKind::ComputeTimeout);
-        let leftover = flight.settle(Verdict::Failed(SharedFailure::untold(error)));
+        let leftover = flight.settle(Verdict::Failed(SharedFailure::unreported(error)));
         flight.wake();
         self.release(&flight.computation);
         if leftover.verdict.is_none() {

@@ -222,11 +222,6 @@ impl<V: Send + Sync + 'static> Lead<V> {
         self.0.expect_within(limit);
     }
 
-    /// Says that the failure is that of a call which another leader tells of.
-    pub(crate) fn is_told_of(&mut self) {
-        self.0.is_told = true;
-    }
-
     /// Returns whether its work is to begin: a caller wants the result, or none needs to.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.is_wanted() || self.0.is_in_background()

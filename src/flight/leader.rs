@@ -72,8 +72,6 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     /// Whether the work has begun: before that there is no computation to report.
     pub(super) has_computed: bool,
     pub(super) is_ended: bool,
-    /// A failure of it is that of a call which another leader has told of.
-    pub(super) is_told: bool,
     /// Given up however the flight ends, unless it is filled.
     pub(super) lease: Option<Box<Lease<V>>>,
     /// Whether a hold that follows a failure concerns other processes.
@@ -116,7 +114,6 @@ impl<V: Send + Sync + 'static> Leader<V> {
             held: None,
             has_computed: false,
             is_ended: false,
-            is_told: false,
             lease: None,
             holds_elsewhere: true,
             interest: None,

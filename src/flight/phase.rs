@@ -64,27 +64,25 @@ pub(crate) struct SharedFailure<V> {
     pub(crate) each_computes: bool,
     /// What the failed computation returned, for the waiters that may have it.
     pub(crate) result: Option<Arc<Entry<V>>>,
-    /// Set once a waiter has told of the failure that a stale value has hidden from it; none where the
-    /// leader tells.
-    pub(crate) is_told: Option<Arc<OnceLock<()>>>,
+    /// Whether the waiters report it if a stale value hides it: there is no leader that does.
+    pub(crate) is_unreported: bool,
 }
 
 impl<V> SharedFailure<V> {
     pub(crate) fn of(error: Error) -> Self {
-        Self { error, each_computes: false, result: None, is_told: None }
+        Self { error, each_computes: false, result: None, is_unreported: false }
     }
 
-    /// The failure of a leader that tells of nothing.
-    pub(super) fn untold(error: Error) -> Self {
-        Self { is_told: Some(Arc::new(OnceLock::new())), ..Self::of(error) }
+    /// The failure of a leader that reports nothing.
+    pub(super) fn unreported(error: Error) -> Self {
+        Self { is_unreported: true, ..Self::of(error) }
     }
 }
 
 // Derived `Clone` would ask for `V: Clone`.
 impl<V> Clone for SharedFailure<V> {
     fn clone(&self) -> Self {
-        let (error, result) = (self.error.clone(), self.result.clone());
-        Self { error, each_computes: self.each_computes, result, is_told: self.is_told.clone() }
+        Self { error: self.error.clone(), result: self.result.clone(), ..*self }
     }
 }
 

@@ -14,6 +14,7 @@ use tokio::time::Instant;
 use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::admission::Admission;
+use crate::flight::computation::Computation;
 use crate::flight::end::{Conclusion, End};
 use crate::flight::engine::Engine;
 use crate::flight::evidence::DeclinedFor;
@@ -233,11 +234,14 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     /// leader, the leader's guard hands the lead over.
     pub(crate) async fn resolve<C: Caller<V>>(&mut self, caller: &mut C) -> Step<V> {
         let mut joined_at = None;
+        let mut waited_for: Option<Arc<Computation>> = None;
         let step = loop {
             // The one deadline of the caller ends every round.
-            if joined_at.is_some() && Instant::now() >= self.deadline {
+            if let Some(computation) = &waited_for
+                && Instant::now() >= self.deadline
+            {
                 let key = caller.flight_request().key;
-                break self.timed_out(caller, &key);
+                break self.timed_out(caller, &key, computation);
             }
             // What it has learned in earlier flights goes into the next request: its rank in the queue, which
             // end of a hold is for it, and which flight it has left.
@@ -281,6 +285,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
                 }
             }
             joined_at.get_or_insert_with(Instant::now);
+            waited_for = Some(Arc::clone(&waiter.flight.computation));
             let label = &self.engine.label;
             let wait = self.await_verdict::<C>(&waiter, &request);
             let verdict = match crate::observe::waiting(label, &request.key, wait).await {
@@ -432,7 +437,7 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
     ) -> Option<Step<V>> {
         let Some(verdict) = verdict else {
             self.engine.observer.happened(Occurrence::WaitTimedOut { key: &request.key });
-            return Some(self.timed_out(caller, &request.key));
+            return Some(self.timed_out(caller, &request.key, &waiter.flight.computation));
         };
         let numbers = waiter.flight.numbers();
         let is_before = |from| numbers.computation.is_none_or(|number| number < from);
@@ -543,13 +548,15 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         waiter: &Waiter<V>,
         failure: SharedFailure<V>,
     ) -> Step<V> {
-        let SharedFailure { error, result, is_told, .. } = failure;
-        if is_told.is_some_and(|is_told| is_told.set(()).is_ok())
-            && let Some(entry) = stand_in(self.engine, caller, &waiter.flight.key, &error)
-        {
-            return Step::Answer(entry, CacheOutcome::StaleIfError);
-        }
-        if let Some(entry) = caller.fallback_for(&error) {
+        let SharedFailure { error, result, is_unreported, .. } = failure;
+        let entry = match is_unreported {
+            true => {
+                let Flight { key, computation, .. } = &*waiter.flight;
+                stand_in_once(self.engine, caller, (key, computation), &error)
+            }
+            false => caller.fallback_for(&error),
+        };
+        if let Some(entry) = entry {
             return Step::Answer(entry, CacheOutcome::StaleIfError);
         }
         match result {
@@ -560,13 +567,14 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         }
     }
 
-    fn timed_out<C: Caller<V>>(&self, caller: &C, key: &Key) -> Step<V> {
+    fn timed_out<C: Caller<V>>(&self, caller: &C, key: &Key, computation: &Computation) -> Step<V> {
         let error = Error::retry_in(ErrorKind::WaitTimeout, self.engine.settings.hold());
-        match self.stale_or_refuse(caller, key, error) {
-            Step::Refuse(_) if self.engine.settings.compute_after_wait == Some(true) => {
+        match stand_in_once(self.engine, caller, (key, computation), &error) {
+            Some(entry) => Step::Answer(entry, CacheOutcome::StaleIfError),
+            None if self.engine.settings.compute_after_wait == Some(true) => {
                 Step::Alone(AloneReason::WaitTimeout)
             }
-            step => step,
+            None => Step::Refuse(error),
         }
     }
 
@@ -586,8 +594,20 @@ pub(crate) fn stand_in<V: Send + Sync + 'static>(
     key: &Key,
     error: &Error,
 ) -> Option<Arc<Entry<V>>> {
-    caller.fallback_for(error).inspect(|entry| {
-        let stale = entry.window().stale_age(engine.clock.now());
-        engine.observer.happened(Occurrence::FailureHidden { key, error, stale });
-    })
+    caller.fallback_for(error).inspect(|entry| engine.report_hidden(key, error, entry))
+}
+
+/// The same for a failure of which many callers may learn, before the computation has ended or
+/// after it: the first of them reports it.
+pub(super) fn stand_in_once<V: Send + Sync + 'static>(
+    engine: &Engine<V>,
+    caller: &impl Caller<V>,
+    (key, computation): (&Key, &Computation),
+    error: &Error,
+) -> Option<Arc<Entry<V>>> {
+    let entry = caller.fallback_for(error)?;
+    if computation.report_once() {
+        engine.report_hidden(key, error, &entry);
+    }
+    Some(entry)
 }

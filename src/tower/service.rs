@@ -21,6 +21,12 @@ use crate::tower::oneshot::Oneshot;
 ///
 /// Made by [`StampedeLayer`](crate::StampedeLayer).
 ///
+/// # Errors
+///
+/// Its error is [`Error`]. [`Error::inner`] has the inner service's own error, and the example;
+/// [`Error::kind`] says what it is where the cache has refused the call. The guide has an application
+/// that matches both ([*Any tower service*](crate::guide::put_it_in_your_app#any-tower-service)).
+///
 /// # Backpressure
 ///
 /// Always ready: a hit must not wait for a saturated service. A leader drives

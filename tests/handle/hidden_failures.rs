@@ -189,7 +189,34 @@ async fn a_wait_that_ends_at_a_stale_value_is_told_of() {
     assert_eq!(told(&log), [1], "{}", log.text());
     assert_says(&log.text(), &["cause=\"waited too long", "remedy=\"computations take too long"]);
     assert_eq!(leader.await.unwrap(), 100);
-    assert_eq!(told(&log), [1, 2], "{}", log.text());
+    assert_eq!(told(&log), [1], "it is the same computation: {}", log.text());
+}
+
+/// By the time-out of the cache, and by that of each call.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_waits_too_long_for_one_computation_is_one_hidden_failure() {
+    for (timeout, late) in [(HOUR, 99), (3 * SECOND, 100)] {
+        let (log, _listening) = heard();
+        let settings = settings().stale_if_error(HOUR).wait_timeout(5 * SECOND);
+        let cache = settings.build().unwrap();
+        cache.put("k", 100).await;
+        pass(2 * MINUTE).await;
+        for (n, answer) in [(1, Answer::Fail), (2, Answer::Fail), (3, Answer::Value)] {
+            let origin = Origin::taking(20 * SECOND);
+            origin.usually(answer);
+            let herd = spawn_herd(100, |_| {
+                let (cache, compute) = (cache.clone(), origin.compute());
+                async move { *cache.entry("k").timeout(timeout).get_or_compute(compute).await.unwrap() }
+            });
+            let answers = gather(herd).await;
+            assert!(answers.iter().filter(|answer| **answer == 100).count() >= late);
+            assert_eq!(cache.stats().wait_timeouts, n * late as u64);
+            pass(2 * MINUTE).await;
+            assert_eq!(origin.calls(), 1);
+            assert_eq!(told(&log), [1, 2][..n.min(2) as usize], "{}", log.text());
+        }
+        assert!(log.text().contains("hidden=3"), "{}", log.text());
+    }
 }
 
 #[tokio::test(start_paused = true)]

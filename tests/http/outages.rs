@@ -548,6 +548,39 @@ async fn a_failure_of_the_service_that_a_stale_response_hides_is_a_line() {
     }
 }
 
+/// Before the header section is handed over, and while the body arrives.
+#[tokio::test(start_paused = true)]
+async fn a_refresh_whose_body_breaks_off_is_a_hidden_failure() {
+    let at_once = || Body::from_stream(stream::iter([Err::<Bytes, _>("broken")]));
+    for body in [at_once as fn() -> Body, broken] {
+        let log = TextLog::default();
+        let _listening = log.listen(tracing::Level::WARN);
+        let fields = "max-age=10, stale-while-revalidate=600";
+        let origin = Origin::new(move |_| Answer::ok(fields, "page"));
+        let cache = web().build().unwrap();
+        let app = layered(cache.http_layer(), &origin);
+        send(&app, get("/page")).await;
+        pass(secs(60)).await;
+        origin.answers(move |_| Answer::ok(fields, body()));
+        for _ in 0..2 {
+            let reply = send(&app, get("/page")).await;
+            assert!(reply.is(CacheOutcome::Stale) && reply.text() == "page", "{reply:?}");
+            pass(secs(60)).await;
+        }
+        assert_eq!((origin.calls(), cache.stats().failures), (3, 2));
+        let lines = log.lines();
+        let [first, second] = &lines[..] else { panic!("{}", log.text()) };
+        assert_says(first, &["failures reach no caller", "failures=1", "oldest_stale=1m"]);
+        assert_says(second, &["failures=2", "cause=\"the body of the response broke off"]);
+        // It holds the key, as any other failure does: one attempt.
+        for _ in 0..10 {
+            assert_eq!(send(&app, get("/page")).await.text(), "page");
+        }
+        pass(secs(1)).await;
+        assert_eq!(origin.calls(), 4);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_failed_request_for_a_part_that_is_answered_stale_is_told_of() {
     let log = TextLog::default();

@@ -183,6 +183,37 @@ async fn a_purge_names_a_host_in_any_form_in_which_clients_name_it() {
     }
 }
 
+/// As docs/reverse-proxy.md says in *Purges*.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_ends_what_is_stored_under_the_port_that_it_names_and_a_path_under_all() {
+    let flags = ["--ttl-ms", "600000"];
+    let (origin, proxy) = Scripted::start_behind(
+        |origin| Proxy::start_with_token(origin, &flags, TOKEN),
+        |_| (String::new(), "page".to_owned()),
+    )
+    .await;
+    let calls_for = async |host: &str| {
+        let before = origin.hits();
+        proxy.ask(format!("GET /page?a HTTP/1.1\r\nHost: {host}\r\n\r\n")).await;
+        origin.hits() - before
+    };
+    let (plain, with_port) = ("shop", "shop:8080");
+    let is_stored = async || (calls_for(plain).await, calls_for(with_port).await);
+    is_stored().await;
+    assert_eq!(is_stored().await, (0, 0));
+    for (method, path, body, ends) in [
+        ("PURGE", "http://shop/page?a", "", (1, 0)),
+        ("PURGE", "http://shop:80/page?a", "", (1, 0)),
+        ("PURGE", "http://shop:8080/page?a", "", (0, 1)),
+        ("POST", "/purge", r#"{"url": "http://shop/page?a"}"#, (1, 0)),
+        ("POST", "/purge", r#"{"path": "/page"}"#, (1, 1)),
+    ] {
+        let reply = with_token(&proxy, method, path, "", body).await;
+        assert_eq!(reply.status(), 200, "{}", reply.body);
+        assert_eq!(is_stored().await, ends, "{method} {path} {body}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_token_operators_get_401_and_nothing_changes() {
     let (origin, proxy) = start().await;

@@ -202,13 +202,7 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
     ) {
         // Together: some tell the remote.
         let ends = FuturesUnordered::new();
-        let mut is_told = false;
-        for mut key in keys {
-            if let (Way::Led(led, _), Err(_)) = (&mut key.way, &loaded)
-                && std::mem::replace(&mut is_told, true)
-            {
-                led.0.is_told_of();
-            }
+        for key in keys {
             let result = catch_unwind(AssertUnwindSafe(|| match &mut loaded {
                 Ok(values) => {
                     let found = values.remove(&key.key);

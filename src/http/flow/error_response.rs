@@ -121,6 +121,8 @@ pub(super) enum OriginFailure {
     /// Stands for an error that says the service was not reached, or broke off
     /// before its header section ended.
     Disconnected,
+    /// The body of a refresh broke off.
+    BrokenOff,
     /// The service is out of reach, and the stored response must not be served stale.
     MustRevalidate,
 }
@@ -131,6 +133,7 @@ impl fmt::Display for OriginFailure {
             Self::Status(status) => return write!(f, "the service answered {status}"),
             Self::Transport => "the service failed",
             Self::Disconnected => "the service cannot be reached",
+            Self::BrokenOff => "the body of the response broke off",
             Self::MustRevalidate => {
                 "the service cannot be reached, and what is stored must be validated"
             }

@@ -361,8 +361,15 @@ impl HttpCaller {
         why: DeclineReason,
         stale_until: Option<Tick>,
     ) -> Conclusion<StoredResponse> {
-        if self.refreshed.is_some() {
-            return Conclusion::DeclineRefresh;
+        match why {
+            _ if self.refreshed.is_none() => {}
+            // No client reads it: they are served the stale response.
+            DeclineReason::BrokenOff => {
+                let (error, rule) =
+                    (OriginFailure::BrokenOff, rule(HoldRule::After(2), stale_until));
+                return Conclusion::Fail { error: Error::inner_error(error), rule, result: None };
+            }
+            _ => return Conclusion::DeclineRefresh,
         }
         if is_failure(status) {
             return failed(status, stale_until);

@@ -346,11 +346,7 @@ impl HttpCaller {
     /// Returns what is served in place of a failure outside of any flight, and reports it.
     fn hides(&self, failure: &Error) -> Option<StoredEntry> {
         let ClientRequest { cache, primary: key, .. } = &*self.request;
-        self.stands_in_for(failure).inspect(|entry| {
-            let stale = entry.window().stale_age(cache.now());
-            let observer = &cache.observer;
-            observer.happened(Occurrence::FailureHidden { key, error: failure, stale });
-        })
+        self.stands_in_for(failure).inspect(|entry| cache.engine.report_hidden(key, failure, entry))
     }
 
     /// Answers a request that the cache refuses to forward.
