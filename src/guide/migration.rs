@@ -2,6 +2,8 @@
 
 page!(moka, "migration/moka.md");
 page!(fusioncache, "migration/fusioncache.md");
+page!(amalgam_cache, "migration/amalgam-cache.md");
+page!(cachet, "migration/cachet.md");
 page!(nginx, "migration/nginx.md", feature = "axum");
 page!(varnish, "migration/varnish.md", feature = "axum");
 page!(laravel_flexible, "migration/laravel-flexible.md");
