@@ -111,6 +111,8 @@ const MAX_KEYS: usize = 1000;
 const TOP: usize = 20;
 const MAX_TOP: usize = 128;
 
+const MODES: [(&str, Mode); 3] = [("on", Mode::On), ("observe", Mode::Observe), ("off", Mode::Off)];
+
 type Answer = Result<Value, Refused>;
 
 /// A request that is not carried out, and why.
@@ -193,75 +195,23 @@ fn said(answer: Answer) -> Response {
 }
 
 fn stats<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
-    // Without `..`: a new figure has to be shown here.
-    let Stats {
-        hits,
-        stale,
-        stale_if_error,
-        computed,
-        joined,
-        alone,
-        bypassed,
-        refused,
-        would_have_answered,
-        computations,
-        failures,
-        batch_calls,
-        refused_fills,
-        refused_bodies,
-        wait_timeouts,
-        overloaded,
-        held,
-        invalidations,
-        wakes_by_push,
-        wakes_by_timer,
-        wakes_by_poll,
-        remote_calls,
-        remote_errors,
-        damaged,
-        origin_time_saved,
-        evictions,
-        entries,
-        bytes,
-        arriving_bytes,
-        flights,
-        waiting,
-        oldest_stale,
-    } = cache.stats();
-    json!({
-        "hits": hits,
-        "stale": stale,
-        "stale_if_error": stale_if_error,
-        "computed": computed,
-        "joined": joined,
-        "alone": alone,
-        "bypassed": bypassed,
-        "refused": refused,
-        "would_have_answered": would_have_answered,
-        "computations": computations,
-        "failures": failures,
-        "batch_calls": batch_calls,
-        "refused_fills": refused_fills,
-        "refused_bodies": refused_bodies,
-        "wait_timeouts": wait_timeouts,
-        "overloaded": overloaded,
-        "held": held,
-        "invalidations": invalidations,
-        "wakes_by_push": wakes_by_push,
-        "wakes_by_timer": wakes_by_timer,
-        "wakes_by_poll": wakes_by_poll,
-        "remote_calls": remote_calls,
-        "remote_errors": remote_errors,
-        "damaged": damaged,
-        "origin_seconds_saved": origin_time_saved.as_secs_f64(),
-        "evictions": evictions,
-        "entries": entries,
-        "bytes": bytes,
-        "arriving_bytes": arriving_bytes,
-        "flights": flights,
-        "waiting": waiting,
-        "oldest_stale_seconds": oldest_stale.as_secs_f64(),
-    })
+    macro_rules! figures {
+        ($($name:ident)+) => {{
+            // Without `..`: a new figure has to be shown here.
+            let Stats { $($name,)+ oldest_stale, origin_time_saved } = cache.stats();
+            let seconds = |time: std::time::Duration| json!(time.as_secs_f64());
+            let oldest = ("oldest_stale_seconds", seconds(oldest_stale));
+            let saved = ("origin_seconds_saved", seconds(origin_time_saved));
+            Value::from_iter([$((stringify!($name), json!($name)),)+ oldest, saved])
+        }};
+    }
+    figures! {
+        hits stale stale_if_error computed joined alone bypassed refused
+        would_have_answered computations failures batch_calls refused_fills refused_bodies
+        wait_timeouts overloaded held invalidations wakes_by_push wakes_by_timer
+        wakes_by_poll remote_calls remote_errors damaged evictions entries bytes
+        arriving_bytes flights waiting
+    }
 }
 
 fn top<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, query: &str) -> Answer {
@@ -309,22 +259,16 @@ fn log<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
 }
 
 fn mode<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
-    json!({"mode": match cache.mode() {
-        Mode::On => "on",
-        Mode::Observe => "observe",
-        Mode::Off => "off",
-    }})
+    let word = cache.mode().as_str();
+    json!({ "mode": word })
 }
 
 async fn set_mode<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body) -> Answer {
     let said = object(body).await?;
-    let mode_said = match text(&said, "mode")? {
-        Some("on") => Mode::On,
-        Some("observe") => Mode::Observe,
-        Some("off") => Mode::Off,
-        _ => return Err(bad("`mode` must be `on`, `observe` or `off`")),
-    };
-    cache.set_mode(mode_said);
+    let word = text(&said, "mode")?;
+    let named = MODES.iter().find(|(known, _)| Some(*known) == word);
+    let (_, named) = named.ok_or_else(|| bad("`mode` must be `on`, `observe` or `off`"))?;
+    cache.set_mode(*named);
     Ok(mode(cache))
 }
 
@@ -371,30 +315,16 @@ async fn purge<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body
         return Err(bad("`origin` stands beside `group`, and nowhere else"));
     }
     let state = &cache.0;
-    let done = match name.as_str() {
-        "key" if is_soft => return Err(bad("`soft` stands beside all but `key`")),
-        "group" => {
-            let origin = origin.and_then(origin_of).ok_or_else(|| {
-                bad("`origin` must be a scheme and a host, such as `https://a.example`, \
-                     without a path or a query")
-            })?;
-            let tag = GroupOrigin::of_url(&origin, scope).group(what);
-            match is_soft {
-                true => state.mark_tags_stale(&[tag]).await,
-                false => state.invalidate_tags(Box::new([tag])).await,
-            }
-        }
-        _ if is_soft => state.mark_tags_stale(&soft_tags(name, what, scope)?).await,
-        "path" if !what.starts_with('/') => return Err(bad("`path` must begin with `/`")),
-        "path" => state.invalidate_tags(Box::new([path_tag(scope, what)])).await,
-        "url" => {
-            let uri = target::normal_url(what)
-                .ok_or_else(|| bad("`url` must be absolute: a scheme, a host and a path"))?;
+    let done = match (name.as_str(), is_soft) {
+        ("key", true) => return Err(bad("`soft` stands beside all but `key`")),
+        ("key", false) => state.invalidate(Key::from_encoded(&bytes_of(what)?)).await,
+        ("url", false) => {
+            let uri = absolute(what)?;
             let scheme = uri.scheme_str().unwrap_or_default();
             state.invalidate_uris(state.queries.reach(&uri, (scheme, true), scope)).await.0
         }
-        "key" => state.invalidate(Key::from_encoded(&bytes_of(what)?)).await,
-        _ => state.invalidate_tags(Box::new([Tag::from_encoded(&bytes_of(what)?)])).await,
+        (_, true) => state.mark_tags_stale(&[tag_of(name, what, scope, origin)?]).await,
+        (_, false) => state.invalidate_tags(Box::new([tag_of(name, what, scope, origin)?])).await,
     };
     let Invalidation { local, remote } = done;
     let remote = match remote {
@@ -405,20 +335,32 @@ async fn purge<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, body: Body
     Ok(json!({"purged": said, "local": local, "remote": remote}))
 }
 
-/// Returns the tags of what is to be made stale.
-fn soft_tags(name: &str, what: &str, scope: Option<&str>) -> Result<Vec<Tag>, Refused> {
+/// Returns the tag of what is to be ended or made stale.
+fn tag_of(
+    name: &str,
+    what: &str,
+    scope: Option<&str>,
+    origin: Option<&str>,
+) -> Result<Tag, Refused> {
     match name {
         "path" if !what.starts_with('/') => Err(bad("`path` must begin with `/`")),
-        "path" => Ok(vec![path_tag(scope, what)]),
-        "url" => {
-            let uri = target::normal_url(what);
-            let uri =
-                uri.ok_or_else(|| bad("`url` must be absolute: a scheme, a host and a path"))?;
-            // Values in the remote carry no tag of their URI: the one of its path.
-            Ok(vec![path_tag(scope, uri.path())])
+        "path" => Ok(path_tag(scope, what)),
+        // Values in the remote carry no tag of their URI: the one of its path.
+        "url" => Ok(path_tag(scope, absolute(what)?.path())),
+        "group" => {
+            let origin = origin.and_then(origin_of).ok_or_else(|| {
+                bad("`origin` must be a scheme and a host, such as `https://a.example`, \
+                     without a path or a query")
+            })?;
+            Ok(GroupOrigin::of_url(&origin, scope).group(what))
         }
-        _ => Ok(vec![Tag::from_encoded(&bytes_of(what)?)]),
+        _ => Ok(Tag::from_encoded(&bytes_of(what)?)),
     }
+}
+
+fn absolute(url: &str) -> Result<Uri, Refused> {
+    let why = "`url` must be absolute: a scheme, a host and a path";
+    target::normal_url(url).ok_or_else(|| bad(why))
 }
 
 async fn keys<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>, query: &str) -> Answer {
@@ -491,21 +433,8 @@ fn text<'a>(said: &'a Map<String, Value>, name: &str) -> Result<Option<&'a str>,
 
 /// Reads what [`text_of`] writes. Other characters stand for their own bytes.
 fn bytes_of(text: &str) -> Result<Vec<u8>, Refused> {
-    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
-    while let Some((&byte, after)) = rest.split_first() {
-        rest = after;
-        if byte != b'%' {
-            bytes.push(byte);
-            continue;
-        }
-        let digit = |at: usize| after.get(at).and_then(|&digit| char::from(digit).to_digit(16));
-        let (Some(high), Some(low)) = (digit(0), digit(1)) else {
-            return Err(bad("a `%` is followed by two hexadecimal digits; `%` itself is `%25`"));
-        };
-        bytes.push((high << 4 | low) as u8);
-        rest = &after[2..];
-    }
-    Ok(bytes)
+    let why = "a `%` is followed by two hexadecimal digits; `%` itself is `%25`";
+    key::bytes_of(text).ok_or_else(|| bad(why))
 }
 
 #[cfg(test)]

@@ -6,11 +6,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Tick;
-use crate::freshness::{Judged, PackedWindow, ShortSpan, Window};
+use crate::freshness::{PackedWindow, ShortSpan, Window};
 use crate::garbage::{self, BinId};
 use crate::key::{Key, Tag};
 use crate::lease::grant::Version;
-use crate::observe::ledger;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::weigh::allocated;
 
@@ -27,6 +26,9 @@ pub(crate) const TOO_HEAVY: u32 = u32::MAX;
 
 /// The counts of an `Arc` and the labels in it, without what they hold.
 const SHARED_LABELS: usize = 2 * size_of::<usize>() + size_of::<Labels>();
+
+/// A use of this number comes to the ledger of the cache, and each that follows by as many.
+pub(crate) const NOTED_USE: u32 = 16;
 
 /// No span: as [`ShortSpan::MAX`], longer than any.
 const NEVER: u32 = ShortSpan::MAX.code();
@@ -181,9 +183,14 @@ impl<V> Entry<V> {
     /// Counts a use. Returns whether the ledger is to know of it.
     #[inline]
     pub(crate) fn count_use(&self) -> bool {
-        let uses = self.uses().wrapping_add(1);
-        self.uses.store(uses, Ordering::Relaxed);
-        ledger::is_noted(uses)
+        self.uses.store(self.uses().wrapping_add(1), Ordering::Relaxed);
+        self.is_noted_use()
+    }
+
+    /// Returns whether the ledger is to know of the last use.
+    #[inline]
+    pub(crate) fn is_noted_use(&self) -> bool {
+        self.uses().is_multiple_of(NOTED_USE)
     }
 
     #[inline]
@@ -254,6 +261,14 @@ impl<V> Entry<V> {
         self.copied_for.store(NEVER, Ordering::Relaxed);
     }
 
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(crate) fn fresh_until(&self) -> Tick {
+        match self.marked_stale_after.load(Ordering::Relaxed) {
+            NEVER => self.filled.fresh_until(),
+            code => self.filled.started().plus(ShortSpan::from_code(code).get()),
+        }
+    }
+
     /// Returns whether the remote is to be asked before it is used again.
     #[cfg_attr(not(debug_assertions), inline(always))]
     pub(crate) fn is_copy_over(&self, now: Tick) -> bool {
@@ -269,20 +284,6 @@ impl<V> Entry<V> {
             let after = ShortSpan::new(at.since(self.filled.started()));
             self.marked_stale_after.fetch_min(after.code(), Ordering::Relaxed);
         }
-    }
-}
-
-impl<V> Judged for Entry<V> {
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn fresh_until(&self) -> Tick {
-        match self.marked_stale_after.load(Ordering::Relaxed) {
-            NEVER => self.filled.fresh_until(),
-            code => self.filled.started().plus(ShortSpan::from_code(code).get()),
-        }
-    }
-
-    fn window(&self) -> Window {
-        Self::window(self)
     }
 }
 

@@ -267,12 +267,7 @@ impl Error {
                     (size_of_val(error) as u64).saturating_add(text_bytes(error))
                 };
                 let inner = || chain.take(MOST_SOURCES).map(bytes).fold(own, u64::saturating_add);
-                let inner = catch_unwind(AssertUnwindSafe(inner)).unwrap_or_else(|payload| {
-                    // Its `Drop` may panic, too.
-                    std::mem::forget(payload);
-                    u64::MAX
-                });
-                inner.max(LEAST_INNER)
+                contain_panic(inner).unwrap_or(u64::MAX).max(LEAST_INNER)
             }
             Some(Source::Earlier(error) | Source::Answer(error) | Source::Named(error)) => {
                 own.saturating_add(error.weight())
@@ -402,12 +397,6 @@ impl StdError for LoadFailure {}
 #[non_exhaustive]
 pub struct Absent;
 
-impl Absent {
-    pub(crate) fn new() -> Self {
-        Self
-    }
-}
-
 impl fmt::Display for Absent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the loader returned no value for the key")
@@ -457,6 +446,21 @@ impl fmt::Display for ConfigError {
 }
 
 impl StdError for ConfigError {}
+
+/// Calls the user's code. A panic in it ends here, after the panic hook has
+/// reported it.
+pub(crate) fn contain_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
+    match catch_unwind(AssertUnwindSafe(call)) {
+        Ok(result) => Some(result),
+        Err(panic) => {
+            // A payload's `Drop` is the user's code, too.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+                std::mem::forget(panic);
+            }
+            None
+        }
+    }
+}
 
 #[cfg(test)]
 mod tests {

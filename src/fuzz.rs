@@ -30,9 +30,9 @@ pub fn open(bytes: &Bytes) -> &'static str {
     };
     let number = Version::new(1).expect("1 is a version");
     let again =
-        envelope::encode(&opened.envelope, &key, &coding(), opened.version.unwrap_or(number));
+        envelope::encode(&opened, &key, &coding(), envelope::version_of(bytes).unwrap_or(number));
     assert_eq!(again.expect("what was read can be written")[20..], bytes[20..]);
-    response(&opened.envelope.payload)
+    response(&opened.payload)
 }
 
 /// Reads a stored response. Returns whether it is one.
@@ -54,7 +54,7 @@ pub fn response(bytes: &Bytes) -> &'static str {
 /// that allocates.
 pub fn read(bytes: &Bytes) {
     let opened = envelope::open(bytes, &Key::from(KEY), &coding(), bytes.len());
-    let payload = opened.map_or_else(|_| bytes.clone(), |opened| opened.envelope.payload);
+    let payload = opened.map_or_else(|_| bytes.clone(), |opened| opened.payload);
     drop(StoredResponse::decode(payload));
 }
 
@@ -119,6 +119,6 @@ impl<V> Coder<V> {
     #[must_use]
     pub fn read(&self, bytes: &Bytes) -> Option<V> {
         let opened = envelope::open(bytes, &Key::from(KEY), &self.0.coding, 64 << 20).ok()?;
-        self.0.read(opened.envelope.payload)
+        self.0.read(opened.payload)
     }
 }

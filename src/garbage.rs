@@ -19,13 +19,13 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::fmt;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::entry::Entry;
+use crate::error::contain_panic;
 use crate::key::Key;
 
 /// Names the bin of one store in this process.
@@ -167,7 +167,7 @@ impl<V> Drop for Garbage<V> {
             for evicted in contents.evicted.drain(..) {
                 if let Some(hook) = &bin.on_eviction {
                     let Evicted { key, entry, cause } = &evicted;
-                    run_caught(|| hook(key, &entry.value, *cause));
+                    contain_panic(|| hook(key, &entry.value, *cause));
                 }
                 drop_caught(evicted);
             }
@@ -181,16 +181,7 @@ impl<V> Drop for Garbage<V> {
 
 /// Drops a value of the user, whose `Drop` may panic.
 pub(crate) fn drop_caught<T>(value: T) {
-    run_caught(|| drop(value));
-}
-
-/// Runs code of the user, which may panic.
-fn run_caught(code: impl FnOnce()) {
-    // The panic hook has reported it; the payload may panic when dropped, too.
-    let Err(payload) = catch_unwind(AssertUnwindSafe(code)) else { return };
-    if let Err(another) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
-        std::mem::forget(another);
-    }
+    contain_panic(|| drop(value));
 }
 
 impl<V> fmt::Debug for Garbage<V> {
@@ -354,6 +345,7 @@ impl<V> fmt::Debug for OpenBin<V> {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::sync::atomic::AtomicUsize;
     use std::time::Duration;
 

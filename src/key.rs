@@ -20,14 +20,14 @@ pub use adapters::{ByBytes, ByDisplay};
 use kinds::ESCAPE;
 #[cfg(feature = "http")]
 pub(crate) use kinds::VARIANT_HEAD;
-pub(crate) use kinds::{KeyKind, is_made_tag, primary_of, text_of};
+pub(crate) use kinds::{KeyKind, bytes_of, is_made_tag, primary_of, text_of};
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) use uri::is_of_process;
-pub(crate) use uri::uri_tag_of;
 #[cfg(feature = "http")]
 pub(crate) use uri::{UriName, UriReach};
 #[cfg(feature = "remote")]
 pub(crate) use uri::{announced, collected, uncollected};
+pub(crate) use uri::{is_plain, uri_tag_of};
 
 /// Longest key that needs no heap memory of its own.
 const INLINE: usize = 22;
@@ -531,6 +531,25 @@ impl Tag {
     /// Returns the tag that this is the stale mark of.
     pub(crate) fn marked(&self) -> Option<Self> {
         self.as_bytes().strip_prefix(&KeyKind::StaleMark.start()).map(Self::from_encoded)
+    }
+
+    /// Returns the stale mark of what stands under one key.
+    pub(crate) fn mark_of_key(key: &Key) -> Self {
+        let tag = [&KeyKind::MarkedKey.start(), key.as_bytes()].concat();
+        Self::from_encoded(&tag).stale_mark()
+    }
+
+    /// Returns the key that this is the stale mark of.
+    #[cfg(feature = "remote")]
+    pub(crate) fn marked_key(&self) -> Option<Key> {
+        let tag = self.as_bytes().strip_prefix(&KeyKind::StaleMark.start())?;
+        tag.strip_prefix(&KeyKind::MarkedKey.start()).map(Key::from_encoded)
+    }
+
+    /// Returns the tag whose record says where the log of a remote has the last stale mark of a key.
+    #[cfg(feature = "remote")]
+    pub(crate) fn of_marked_keys() -> Self {
+        Self::from_encoded(&KeyKind::MarkedKey.start())
     }
 
     /// Returns whether this concerns every entry: as the tag of all, or as its stale mark.

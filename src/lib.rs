@@ -178,6 +178,7 @@ pub use cache::{
     get_many::Batch,
     inspect::{EntryInfo, Top},
     keep_fresh::KeepFresh,
+    manifest::Manifest,
 };
 #[cfg(feature = "test-util")]
 pub use clock::ManualClock;

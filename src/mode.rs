@@ -27,6 +27,14 @@ pub enum Mode {
 }
 
 impl Mode {
+    pub(crate) const fn as_str(self) -> &'static str {
+        match self {
+            Self::On => "on",
+            Self::Observe => "observe",
+            Self::Off => "off",
+        }
+    }
+
     #[inline]
     pub(crate) fn from_u8(code: u8) -> Self {
         match code {

@@ -98,7 +98,8 @@ macro_rules! each_setting {
             /// result is stored. Above 0, at most 1. Expected is the time that the value in hand has
             /// taken, else what computations of this cache have taken of late; where neither is
             /// known, a computation is cancelled however long it has run. The call of a batch is
-            /// cancelled when none of its keys has a caller, a body over HTTP when it has no reader.
+            /// cancelled when none of its keys has a caller, a request over HTTP until the head of its
+            /// response is there: a body that arrives goes on.
             /// What is lost then must begin anew: with callers that leave sooner than a value can be
             /// computed, and come back, it is never computed. Refreshes in the background go on, and
             /// so does work that a soft time-out has left. With a remote the lease is given up, and a

@@ -94,7 +94,6 @@ impl<V> Shelved<V> {
         self.0.as_ref()
     }
 
-    #[cfg(any(feature = "admin", feature = "moka"))]
     #[cfg_attr(not(debug_assertions), inline(always))]
     fn into_entry(mut self) -> Option<EntryRef<V>> {
         let entry = self.0.take();
@@ -243,7 +242,6 @@ impl<V: Send + Sync + 'static> LocalStore<V> {
     }
 
     /// Goes through the entries, in no particular order. Counts as no use of them.
-    #[cfg(feature = "admin")]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (Key, EntryRef<V>)> {
         self.batches().flatten().filter_map(|(key, shelved)| Some((key, shelved.into_entry()?)))
     }
@@ -289,6 +287,10 @@ impl<V: Send + Sync + 'static> Store<V> for LocalStore<V> {
         let applied =
             self.compute(key, |found| if found.is_some() { Change::Remove } else { Change::Keep });
         StoreChange { applied, garbage: self.empty_bin() }
+    }
+
+    fn peek(&self, key: &[u8]) -> Option<EntryRef<V>> {
+        Self::peek(self, key)
     }
 
     fn clear(&self) -> Garbage<V> {

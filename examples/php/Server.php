@@ -81,9 +81,9 @@ final class Server
             // Rust processes read it: it stays, and each caller computes for itself.
             return ['state' => 'unreadable', 'why' => $error->getMessage()];
         }
-        [[$epoch, $position], $items] = [$found['stamp'], []];
+        // A tag, and the marks of tag and key that make values stale. Here all end the value.
+        [[$epoch, $position], $items] = [$found['stamp'], ["t\0m\0e$key"]];
         foreach ($found['tags'] as $tag) {
-            // A tag, and its mark that makes values stale. Here both end the value.
             array_push($items, "t$tag", "t\0m$tag");
         }
         $log = $this->run('positions', ["$this->prefix:{#$this->name}:tags"], $items);

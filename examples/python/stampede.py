@@ -166,8 +166,9 @@ class StampedeCache:
             self.report_unreadable(key, error)
             return {"state": "unreadable", "is_marker": True}
         epoch, position = found["stamp"]
-        # A tag, and its mark that makes values stale. Here both end the value.
+        # A tag, and the marks of tag and key that make values stale. Here all end the value.
         items = [start + tag for tag in found["tags"] for start in (b"t", b"t\0m")]
+        items.append(b"t\0m\0e" + key)
         log = self.server.script("positions", [self.log + b":tags"], *items)
         if not log or log[0] != epoch or log[1] < position:
             return dead

@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lexopt::{Arg, Parser};
@@ -33,6 +34,8 @@ Usage: web_server [--flag VALUE]... (or --flag=VALUE)
   --lease-ms N             how long a leader may be silent              [5000]
   --op-timeout-ms N        how long a call to Redis may take             [100]
   --max-waiters N          requests that may wait for one key         [100000]
+  --manifest FILE          before it listens, load the pages that the last process
+                           has left in this file; leave them there at the end [no]
   --admin-token SECRET     serve statistics, keys, modes and purges under /admin
                            to clients with `Authorization: Bearer SECRET`   [no]
 
@@ -77,6 +80,7 @@ pub(crate) struct Flags {
     pub(crate) stale: Duration,
     pub(crate) stale_if_error: Duration,
     pub(crate) work: Duration,
+    pub(crate) manifest: Option<PathBuf>,
     pub(crate) admin_token: Option<String>,
     pub(crate) limits: Limits,
     pub(crate) is_child: bool,
@@ -98,6 +102,7 @@ impl Default for Flags {
             stale: Duration::ZERO,
             stale_if_error: Duration::ZERO,
             work: Duration::from_millis(300),
+            manifest: None,
             admin_token: None,
             limits: Limits::default(),
             is_child: false,
@@ -142,6 +147,7 @@ impl Flags {
             "stale-ms" => self.stale = value(name, from, milliseconds)?,
             "stale-if-error-ms" => self.stale_if_error = value(name, from, milliseconds)?,
             "work-ms" => self.work = value(name, from, milliseconds)?,
+            "manifest" => self.manifest = Some(value(name, from, |file| Ok(file.into()))?),
             "admin-token" => self.admin_token = Some(secret(name, from, token)?),
             "early-beta" => self.early_beta = value(name, from, factor)?,
             "wait-timeout-ms" => self.wait_timeout = Some(value(name, from, milliseconds)?),

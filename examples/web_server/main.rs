@@ -54,6 +54,7 @@ mod stage;
 mod stats;
 mod texts;
 mod values;
+mod warm;
 
 /// How long connections and computations may take to end once we are told to.
 const DRAIN: Duration = Duration::from_secs(10);
@@ -135,14 +136,22 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
         // Whether it succeeds or fails: now the connection is there, or known not to be.
         drop(cache.get("the first look").await);
     }
+    let (limits, stages, manifest) =
+        (app.flags.limits.clone(), app.stages.clone(), app.flags.manifest.clone());
+    let site = routes::Site::new(Arc::clone(&app));
+    if let Some(file) = &manifest {
+        warm::start(file, &site).await;
+    }
     listen::announce("http", address)
         .map_err(|error| format!("the address cannot be written to stdout: {error}"))?;
     // After the line with the address: the reader expects it first.
     if let (Some(_), Some(redis)) = (&app.child, &app.flags.redis) {
         child::watch_redis(cache.clone(), redis.clone());
     }
-    let (limits, stages) = (app.flags.limits.clone(), app.stages.clone());
-    serve(listener, routes::Site::new(app), limits, stop).await;
+    serve(listener, site, limits, stop).await;
+    if let Some(file) = &manifest {
+        warm::end(file, cache).await;
+    }
     if let Some(stages) = stages {
         stages.stop().await;
     }

@@ -44,16 +44,13 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::cache::batch::round::{BatchKey, KeyOutcome, Panic, Round, Way};
-pub(crate) use crate::cache::batch::round::{
-    BatchLoad, Batcher, KeyToLoad, LoadedPairs, absent_error,
-};
+pub(crate) use crate::cache::batch::round::{BatchLoad, Batcher, KeyToLoad, LoadedPairs};
 use crate::cache::call_options::{CallContext, CallOptions};
 use crate::cache::computation::{BoxedCall, Compute};
 use crate::cache::compute::Answer;
 use crate::cache::key_work::{KeyQuestion, KeyWork};
 use crate::cache::seat::{AppKey, OpenCall, Seat};
 use crate::cache::state::{CacheState, Lookup};
-use crate::entry::Entry;
 use crate::error::{BoxError, Error, ErrorKind, LoadFailure};
 use crate::flight::door::{Lead, LeadOutcome};
 use crate::flight::engine::{GRACE, PlaceForOne};
@@ -125,7 +122,7 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
         Self { key, batcher, seat, own, place: None, context }
     }
 
-    fn work(&self, state: &Arc<CacheState<V>>) -> KeyWork<V, Self> {
+    pub(super) fn work(&self, state: &Arc<CacheState<V>>) -> KeyWork<V, Self> {
         let work = KeyWork::serve(state, self.key.clone(), None, self.clone());
         work.with_seat(&self.seat).with_context(self.context.clone())
     }
@@ -181,7 +178,7 @@ impl<V: Clone + Send + Sync + 'static> Member<V> {
     }
 
     /// The same where no caller waits.
-    fn lead_in_background(
+    pub(super) fn lead_in_background(
         mut lead: Lead<V>,
         work: KeyWork<V, Self>,
     ) -> impl Future<Output = ()> + Send {
@@ -240,50 +237,32 @@ impl<V: Clone + Send + Sync + 'static> Compute<V> for Member<V> {
 }
 
 impl<V: Clone + Send + Sync + 'static> CacheState<V> {
-    /// Answers one caller of a typed cache with a batch loader.
+    /// Answers one caller of a typed cache with a batch loader. Without a look it gets a value whose
+    /// computation began after the call.
     pub(super) async fn answer_by_batcher(
         self: &Arc<Self>,
-        (key, lookup): (Key, Lookup<V>),
+        (key, lookup): (Key, Option<Lookup<V>>),
         app_key: AppKey,
         batcher: &Arc<Batcher<V>>,
         context: Option<Arc<CallContext<V>>>,
     ) -> Result<Answer<V, V>, Error> {
-        let (mut member, own) = single(batcher, key, app_key);
+        let (mut member, own) = single(batcher, key.clone(), app_key);
         member.context = context.or(member.context);
-        begin_and(own, self.answer_in_batch(lookup, member)).await
-    }
-
-    /// Answers with a value whose computation began after the call.
-    pub(super) async fn answer_fresh_by_batcher(
-        self: &Arc<Self>,
-        key: Key,
-        app_key: AppKey,
-        batcher: &Arc<Batcher<V>>,
-        context: Option<Arc<CallContext<V>>>,
-    ) -> Result<Answer<V, V>, Error> {
-        let read_key = key.clone();
-        let (mut member, own) = single(batcher, key, app_key);
-        member.context = context.or(member.context);
-        let answer = async {
-            let mut drivers = 1..MAX_DRIVERS;
-            loop {
-                let lead = |lead, work| self.counting_panics(Member::lead(lead, work));
-                let answer = self.read_fresh(member.work(self), lead).await;
-                if !self.is_driver_lost(&answer) || drivers.next().is_none() {
-                    return answer;
-                }
-            }
-        };
-        begin_and(own, self.read_in_time(&read_key, member.context.as_deref(), answer)).await
+        let (context, is_fresh_read) = (member.context.clone(), lookup.is_none());
+        let answer = self.answer_in_batch(lookup, member);
+        match is_fresh_read {
+            true => begin_and(own, self.read_in_time(&key, context.as_deref(), answer)).await,
+            false => begin_and(own, answer).await,
+        }
     }
 
     /// Answers a caller of one key of a batch.
     pub(super) async fn answer_in_batch(
         self: &Arc<Self>,
-        mut lookup: Lookup<V>,
+        mut lookup: Option<Lookup<V>>,
         member: Member<V>,
     ) -> Result<Answer<V, V>, Error> {
-        let mut drivers = 1..MAX_DRIVERS;
+        let (mut drivers, is_fresh_read) = (1..MAX_DRIVERS, lookup.is_none());
         loop {
             let in_background = |lead, work| {
                 drop(Member::lead_in_background(lead, work));
@@ -291,11 +270,14 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             };
             let refresh_by = (LedFor::Refresh, in_background);
             let lead = |lead, work| self.counting_panics(Member::lead(lead, work));
-            let answer = self.answer(member.work(self), lookup, lead, refresh_by).await;
+            let answer = match lookup {
+                Some(lookup) => self.answer(member.work(self), lookup, lead, refresh_by).await,
+                None => self.read_fresh(member.work(self), lead).await,
+            };
             if !self.is_driver_lost(&answer) || drivers.next().is_none() {
                 return answer;
             }
-            lookup = self.look(member.key.as_bytes());
+            lookup = (!is_fresh_read).then(|| self.look(member.key.as_bytes()));
         }
     }
 
@@ -303,15 +285,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     fn is_driver_lost(&self, answer: &Result<Answer<V, V>, Error>) -> bool {
         let is_lost = |error: &Error| error.kind() == ErrorKind::ShutDown;
         answer.as_ref().is_err_and(is_lost) && !self.engine.stop.is_cancelled()
-    }
-
-    /// Computes in the background what no caller has asked for, with the others of a batch.
-    pub(super) fn keep_up_in_batch(
-        self: &Arc<Self>,
-        member: &Member<V>,
-        seen: Option<&Arc<Entry<V>>>,
-    ) -> Option<impl Future<Output = ()> + Send + use<V>> {
-        self.begin_upkeep(member.work(self), seen, Member::lead_in_background)
     }
 }
 

@@ -10,8 +10,9 @@ use futures_util::FutureExt;
 use futures_util::future::lazy;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::task::{block_in_place, spawn_blocking};
+use tokio_util::task::AbortOnDropHandle;
 
-use crate::cache::computation;
+use crate::cache::computation::CallerClosure;
 use crate::cache::compute::Answer;
 use crate::cache::failure::Failure;
 use crate::cache::get_many::Batch;
@@ -40,7 +41,9 @@ const IN_WORKER: &str = "a blocking call in the one thread of a runtime would st
 /// # Panics
 ///
 /// A call that would block panics in the one thread of a current-thread runtime, which would stand
-/// still. A hit does not: so do not take it for a test of that.
+/// still. A hit does not: so do not take it for a test of that. In a `LocalSet`, where tokio cannot move
+/// other tasks away, it panics with the words of tokio: block on a thread of its own there
+/// ([`spawn_blocking`]).
 ///
 /// # Examples
 ///
@@ -157,7 +160,7 @@ impl<V: Clone + Send + Sync + 'static> Blocking<Stampede<V>> {
             Ok(entry) => return Ok(entry.value.clone()),
             Err(miss) => miss,
         };
-        let mut later = computation::computed(|| on_blocking_pool(compute));
+        let mut later = CallerClosure::Closure(|| on_blocking_pool(compute));
         let answer = self.cache.0.answer_detached(key, look, &mut later, None);
         self.wait(answer).map(Answer::into_value)
     }
@@ -185,7 +188,7 @@ impl<V: Clone + Send + Sync + 'static> Blocking<Stampede<V>> {
         R: Into<Computed<V>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let mut later = computation::computed(|| on_blocking_pool(compute));
+        let mut later = CallerClosure::Closure(|| on_blocking_pool(compute));
         self.wait(self.cache.0.answer_fresh(key.to_key(), &mut later, None)).map(Answer::into_value)
     }
 
@@ -254,11 +257,11 @@ where
     /// See [`Blocking`]. A panic of the loader goes on in the caller that led.
     #[track_caller]
     pub fn get(&self, key: K) -> Result<V, Failure<E>> {
-        let miss = match self.cache.handle().look_up(&key) {
+        let (encoded, look) = match self.cache.look_up(&key) {
             Ok(entry) => return Ok(entry.value.clone()),
             Err(miss) => miss,
         };
-        let loaded = self.wait(self.cache.load(miss, &key, None));
+        let loaded = self.wait(self.cache.load((encoded, Some(look)), &key, None));
         loaded.map(Answer::into_value).map_err(Failure::from)
     }
 
@@ -296,7 +299,8 @@ where
         Some(scope) => within(scope, lazy(|_| compute())).now_or_never(),
         None => Some(compute()),
     };
-    match spawn_blocking(work).await {
+    // Where it waits for a thread, and its caller's time is over, it does not run at all.
+    match AbortOnDropHandle::new(spawn_blocking(work)).await {
         Ok(Some(result)) => result.map_err(Into::into),
         Ok(None) => Err(Error::new(ErrorKind::ShutDown).into()),
         Err(error) => match error.try_into_panic() {

@@ -19,7 +19,7 @@ use crate::cache::weights::Weights;
 use crate::clock::Clock;
 use crate::error::{ConfigError, FailureAction};
 use crate::flight::engine::Engine;
-use crate::freshness::{EarlyRefresh, Lifetimes};
+use crate::freshness::EarlyRefresh;
 use crate::garbage::{EvictionCause, EvictionHook};
 use crate::key::Key;
 use crate::mode::Mode;
@@ -37,7 +37,7 @@ pub(crate) type Negative<V> = (Duration, fn(&V) -> bool);
 #[derive(Clone)]
 pub(crate) struct Values<V> {
     /// `None`: only what the origin's own headers allow.
-    pub(crate) lifetimes: Option<Lifetimes>,
+    pub(crate) ttl: Option<Duration>,
     pub(crate) stale_for: Duration,
     pub(crate) stale_if_error: Duration,
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "of HTTP's errors"))]
@@ -95,10 +95,6 @@ pub(crate) type Attach<V> =
 /// What a remote must know of the cache it is for.
 #[cfg_attr(not(feature = "remote"), expect(dead_code, reason = "there is no remote to read it"))]
 pub(crate) struct Attaching<'a, V> {
-    pub(crate) name: &'a str,
-    pub(crate) lease: Duration,
-    pub(crate) wait_timeout: Duration,
-    pub(crate) compute_timeout: Duration,
     pub(crate) schema: u32,
     #[cfg(feature = "remote")]
     pub(crate) codec: Option<crate::remote::Codec<V>>,
@@ -312,11 +308,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let arriving = self.max_arriving_bytes.unwrap_or(settings.max_bytes());
         // The settings that a look-up reads lie together.
         let values = Values {
-            lifetimes: settings.ttl.map(|ttl| Lifetimes {
-                ttl,
-                stale_for: settings.stale_for(),
-                stale_if_error: settings.stale_if_error(),
-            }),
+            ttl: settings.ttl,
             stale_for: settings.stale_for(),
             stale_if_error: settings.stale_if_error(),
             status_ttl: settings.status_ttl.clone(),
@@ -345,19 +337,14 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         }
         // Last: a remote holds a reference to the engine.
         if let Some(attach) = self.attach {
-            let settings = &inner.engine.settings;
             attach(Attaching {
-                name: &inner.engine.label.name,
-                lease: settings.lease(),
-                wait_timeout: settings.wait_timeout(),
-                compute_timeout: settings.compute_timeout(),
                 schema: self.schema,
                 #[cfg(feature = "remote")]
                 codec: self.codec,
                 weights: inner.values.weights.clone(),
                 engine: &inner.engine,
             })
-            .map_err(|error| error.at(&settings.path))?;
+            .map_err(|error| error.at(&inner.engine.settings.path))?;
         }
         Ok(Stampede(Arc::new(inner)))
     }

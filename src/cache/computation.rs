@@ -66,52 +66,26 @@ pub(crate) trait TakeCall<V>: Send {
 }
 
 /// A closure that stays in the future of its caller until that leads or computes alone.
-pub(crate) enum CallerClosure<F, C, V> {
-    /// The closure, and what makes a [`Computed`] of its result.
-    Closure(F, C),
+pub(crate) enum CallerClosure<F, V> {
+    Closure(F),
     Call(BoxedCall<V>),
     Taken,
 }
 
-/// Defers a closure that returns a plain value.
-pub(crate) fn plain<V, E, F, Fut>(
-    compute: F,
-) -> CallerClosure<F, impl FnOnce(V) -> Computed<V> + Send + 'static, V>
-where
-    V: 'static,
-    F: FnOnce() -> Fut,
-    Fut: Future<Output = Result<V, E>>,
-{
-    CallerClosure::Closure(compute, Computed::plain)
-}
-
-/// Defers a closure that returns a [`Computed`], or what becomes one.
-pub(crate) fn computed<V, R, E, F, Fut>(
-    compute: F,
-) -> CallerClosure<F, impl FnOnce(R) -> Computed<V> + Send + 'static, V>
-where
-    V: 'static,
-    F: FnOnce() -> Fut,
-    Fut: Future<Output = Result<R, E>>,
-    R: Into<Computed<V>> + 'static,
-{
-    CallerClosure::Closure(compute, R::into)
-}
-
-impl<V, R, E, F, Fut, C> TakeCall<V> for CallerClosure<F, C, V>
+impl<V, R, E, F, Fut> TakeCall<V> for CallerClosure<F, V>
 where
     V: Clone + Send + 'static,
+    R: Into<Computed<V>>,
     E: Into<BoxError>,
     F: FnOnce() -> Fut + Send + 'static,
     Fut: Future<Output = Result<R, E>> + Send + 'static,
-    C: FnOnce(R) -> Computed<V> + Send + 'static,
 {
     fn take_call(&mut self) -> BoxedCall<V> {
         match std::mem::replace(self, Self::Taken) {
-            Self::Closure(compute, convert) => Box::pin(async move {
+            Self::Closure(compute) => Box::pin(async move {
                 match compute().await {
                     Ok(result) => {
-                        let mut computed = convert(result);
+                        let mut computed = result.into();
                         // The clone is stored: it has no spare capacity.
                         let stored = computed.value.clone();
                         let own = std::mem::replace(&mut computed.value, stored);

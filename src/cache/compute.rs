@@ -27,9 +27,17 @@ use crate::observe::{Observe, Observer, Occurrence};
 use crate::outcome::CacheOutcome;
 
 /// An answer: a stored entry, or the result of the caller's own computation.
+#[derive(Clone, Debug)]
 pub(crate) enum Answer<V, T> {
     Entry(Arc<Entry<V>>, CacheOutcome),
     Own(T, CacheOutcome),
+}
+
+impl<V, T> Answer<V, T> {
+    pub(super) fn outcome(&self) -> CacheOutcome {
+        let (Self::Entry(_, outcome) | Self::Own(_, outcome)) = self;
+        *outcome
+    }
 }
 
 impl<V: Clone> Answer<V, V> {
@@ -55,22 +63,6 @@ impl Failed {
     }
 }
 
-/// What a caller has in hand while a refresh runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Otherwise {
-    Hit,
-    Stale,
-}
-
-impl Otherwise {
-    const fn outcome(self) -> CacheOutcome {
-        match self {
-            Self::Hit => CacheOutcome::Hit,
-            Self::Stale => CacheOutcome::Stale,
-        }
-    }
-}
-
 /// Counts the request of a caller whose computation panics: the panic leaves by no way that counts.
 async fn counted<F: Future>(observer: Arc<Observer>, outcome: CacheOutcome, work: F) -> F::Output {
     AssertUnwindSafe(work).catch_unwind().await.unwrap_or_else(|panic| {
@@ -90,27 +82,19 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         context: Option<Arc<CallContext<V>>>,
     ) -> Pin<Box<impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V>>> {
         let work = KeyWork::serve(self, key, None, LentClosure(later)).with_context(context);
-        Box::pin(self.answer_deferred(work, lookup))
+        let on_task = move |lead, work| self.lead_deferred(lead, work);
+        let in_background = move |lead: Lead<V>, work: KeyWork<V, LentClosure<'a, V>>| {
+            let KeyWork { question, compute: LentClosure(later) } = work;
+            let compute = TakenCall(later.take_call());
+            let work = KeyWork { question, compute };
+            drop(lead.in_background(|lead| door::lead(lead, work)));
+            ready(None)
+        };
+        Box::pin(self.answer(work, lookup, on_task, (LedFor::Refresh, in_background)))
     }
 
-    /// Computes in the background what no caller has asked for, in place of `seen` or where nothing
-    /// is: unless that has changed, a computation runs, or none may run now. Returns what ends with
-    /// it.
-    pub(crate) fn keep_up<C>(
-        self: &Arc<Self>,
-        work: KeyWork<V, C>,
-        seen: Option<&Arc<Entry<V>>>,
-    ) -> Option<impl Future<Output = ()> + Send + use<V, C>>
-    where
-        C: Compute<V, Own: Send, Error: Send, Call: Send> + Send + 'static,
-        C::Own: 'static,
-    {
-        let lead = |lead: Lead<V>, work| lead.in_background(|lead| door::lead(lead, work));
-        // A panic has been reported by the task.
-        Some(self.begin_upkeep(work, seen, lead)?.map(drop))
-    }
-
-    /// Lets `lead_by` lead for such a computation.
+    /// Lets `lead_by` compute what no caller has asked for, in place of `seen` or where nothing is:
+    /// unless that has changed, a computation runs, or none may run now.
     pub(super) fn begin_upkeep<C, T>(
         self: &Arc<Self>,
         work: KeyWork<V, C>,
@@ -145,22 +129,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let work = KeyWork::serve(self, key, None, compute);
         let on_task = move |lead, work| self.lead_on_task(lead, work);
         let in_background = move |lead: Lead<V>, work| {
-            drop(lead.in_background(|lead| door::lead(lead, work)));
-            ready(None)
-        };
-        self.answer(work, lookup, on_task, (LedFor::Refresh, in_background))
-    }
-
-    fn answer_deferred<'a>(
-        self: &'a Arc<Self>,
-        work: KeyWork<V, LentClosure<'a, V>>,
-        lookup: Lookup<V>,
-    ) -> impl Future<Output = Result<Answer<V, V>, Error>> + Send + use<'a, V> {
-        let on_task = move |lead, work| self.lead_deferred(lead, work);
-        let in_background = move |lead: Lead<V>, work: KeyWork<V, LentClosure<'a, V>>| {
-            let KeyWork { question, compute: LentClosure(later) } = work;
-            let compute = TakenCall(later.take_call());
-            let work = KeyWork { question, compute };
             drop(lead.in_background(|lead| door::lead(lead, work)));
             ready(None)
         };
@@ -308,9 +276,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             }
             let result = match lookup {
                 Lookup::Fresh(entry) => Ok(Answer::Entry(entry, CacheOutcome::Hit)),
-                Lookup::Early(entry) => self.refresh(work, entry, Otherwise::Hit, refresh_by).await,
+                Lookup::Early(entry) => {
+                    self.refresh(work, entry, CacheOutcome::Hit, refresh_by).await
+                }
                 Lookup::Stale(entry) | Lookup::Unvouched(entry) => {
-                    self.refresh(work, entry, Otherwise::Stale, refresh_by).await
+                    self.refresh(work, entry, CacheOutcome::Stale, refresh_by).await
                 }
                 Lookup::Miss(stale) => {
                     work.question.in_hand = stale;
@@ -358,7 +328,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
                 Ok(Answer::Entry(entry, CacheOutcome::Hit))
             }
             RunOutcome::Found(entry, work) => {
-                self.refresh(work, entry, Otherwise::Stale, refresh_by).await
+                self.refresh(work, entry, CacheOutcome::Stale, refresh_by).await
             }
             outcome => self.conclude(outcome).await,
         }
@@ -430,7 +400,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self: &Arc<Self>,
         work: KeyWork<V, C>,
         seen: Arc<Entry<V>>,
-        otherwise: Otherwise,
+        otherwise: CacheOutcome,
         refresh_by: (LedFor, impl FnOnce(Lead<V>, KeyWork<V, C>) -> RF),
     ) -> Result<Answer<V, C::Own>, Failed>
     where
@@ -443,10 +413,10 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let (led_for, refresh_by) = refresh_by;
         let lead = door::begin_refresh(&self.engine, request, led_for, is_unchanged);
         let Some(lead) = lead else {
-            return Ok(Answer::Entry(seen, otherwise.outcome()));
+            return Ok(Answer::Entry(seen, otherwise));
         };
         let (error, not_computed) = match refresh_by(lead, work.refreshing(&seen)).await {
-            None => return Ok(Answer::Entry(seen, otherwise.outcome())),
+            None => return Ok(Answer::Entry(seen, otherwise)),
             Some(LeadOutcome::Called(Ok(own))) => {
                 return Ok(Answer::Own(own, CacheOutcome::Computed));
             }
@@ -467,7 +437,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             Lookup::Miss(Some(entry)) => Ok(Answer::Entry(entry, CacheOutcome::StaleIfError)),
             Lookup::Miss(None) => match not_computed {
                 // Evicted meanwhile, and no newer value was tried.
-                Some(_) if self.may_stand_in(&seen) => Ok(Answer::Entry(seen, otherwise.outcome())),
+                Some(_) if self.may_stand_in(&seen) => Ok(Answer::Entry(seen, otherwise)),
                 // Invalidated meanwhile.
                 Some(Some(work)) => Box::pin(self.ask_anew(work)).await,
                 Some(None) | None => Err(Failed::of(error, CacheOutcome::Computed)),
@@ -547,10 +517,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         &self,
         result: Result<Answer<V, T>, Failed>,
     ) -> Result<Answer<V, T>, Error> {
-        let outcome = match &result {
-            Ok(Answer::Entry(_, outcome) | Answer::Own(_, outcome))
-            | Err(Failed { outcome, .. }) => *outcome,
-        };
+        let outcome = result.as_ref().map_or_else(|failed| failed.outcome, Answer::outcome);
         if let Ok(Answer::Entry(entry, outcome)) = &result {
             self.observer.served(entry, *outcome, self.now());
         }

@@ -1,12 +1,15 @@
 //! One call with options of its own.
 
 use std::fmt;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::TryFutureExt as _;
+use futures_util::future::Either;
+
 use crate::cache::call_options::{CallContext, CallOptions, Stored};
-use crate::cache::computation::{self, ComputationResult, TakeCall};
+use crate::cache::computation::{CallerClosure, ComputationResult};
 use crate::cache::failure::Failure;
 use crate::cache::get::Served;
 use crate::cache::handle::Stampede;
@@ -154,19 +157,7 @@ where
         R: Into<Computed<V>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        async move {
-            let Self { cache, key, options } = self;
-            let looked = match options.skips_local_copy {
-                true => Box::pin(cache.0.look_past_copy(key.to_key())).await,
-                false => cache.look_up(&key),
-            };
-            let miss = match looked {
-                Ok(entry) => return Ok(cache.0.serve(entry, CacheOutcome::Hit)),
-                Err(miss) => miss,
-            };
-            let mut later = computation::computed(compute);
-            cache.compute_for(miss, &mut later, CallContext::new(options)).await
-        }
+        self.get_or_compute_with(move |_| compute())
     }
 
     /// Like [`get_or_compute`](Self::get_or_compute), with a computation that sees the older value:
@@ -199,18 +190,15 @@ where
     {
         async move {
             let Self { cache, key, options } = self;
-            let looked = match options.skips_local_copy {
-                true => Box::pin(cache.0.look_past_copy(key.to_key())).await,
-                false => cache.look_up(&key),
-            };
-            let miss = match looked {
-                Ok(entry) => return Ok(cache.0.serve(entry, CacheOutcome::Hit)),
+            let (key, look) = match cache.look_with(&key, &options).await {
+                Ok(served) => return Ok(served),
                 Err(miss) => miss,
             };
-            let context = CallContext::new(options);
+            let (context, asked) = (CallContext::new(options), cache.0.now());
             let shown = Arc::clone(&context);
-            let mut later = computation::computed(move || compute(shown.take_stored()));
-            cache.compute_for(miss, &mut later, context).await
+            let mut later = CallerClosure::Closure(move || compute(shown.take_stored()));
+            let answer = cache.0.answer_detached(key, look, &mut later, Some(context)).await;
+            answer.map(|answer| cache.0.serve_answer(answer, asked))
         }
     }
 
@@ -236,12 +224,8 @@ where
         E: Into<BoxError>,
     {
         let Self { cache, key, options } = self;
-        let looked = match options.skips_local_copy {
-            true => Box::pin(cache.0.look_past_copy(key.to_key())).await,
-            false => cache.look_up(&key),
-        };
-        let (key, look) = match looked {
-            Ok(entry) => return Ok(cache.0.serve(entry, CacheOutcome::Hit)),
+        let (key, look) = match cache.look_with(&key, &options).await {
+            Ok(served) => return Ok(served),
             Err(miss) => miss,
         };
         let made = move || async move {
@@ -278,7 +262,7 @@ where
     {
         async move {
             let Self { cache, key, options } = self;
-            let mut later = computation::computed(compute);
+            let mut later = CallerClosure::Closure(compute);
             let (context, asked) = (Some(CallContext::new(options)), cache.0.now());
             let answer = cache.0.answer_fresh(key.to_key(), &mut later, context).await;
             answer.map(|answer| cache.0.serve_answer(answer, asked))
@@ -293,12 +277,8 @@ where
     /// Cancel safe.
     pub async fn get(self) -> Option<Served<V>> {
         let Self { cache, key, options } = self;
-        let looked = match options.skips_local_copy {
-            true => Box::pin(cache.0.look_past_copy(key.to_key())).await,
-            false => cache.look_up(&key),
-        };
-        match looked {
-            Ok(entry) => Some(cache.0.serve(entry, CacheOutcome::Hit)),
+        match cache.look_with(&key, &options).await {
+            Ok(served) => Some(served),
             Err(miss) => {
                 let found = cache.find(miss).await;
                 found.map(|(entry, outcome)| cache.0.serve(entry, outcome))
@@ -308,16 +288,17 @@ where
 }
 
 impl<V: Clone + Send + Sync + 'static> Stampede<V> {
-    /// Answers a call with options that has found nothing fresh.
-    async fn compute_for(
-        &self,
-        (key, look): (Key, Lookup<V>),
-        later: &mut dyn TakeCall<V>,
-        context: Arc<CallContext<V>>,
-    ) -> Result<Served<V>, Error> {
-        let asked = self.0.now();
-        let answer = self.0.answer_detached(key, look, later, Some(context)).await;
-        answer.map(|answer| self.0.serve_answer(answer, asked))
+    /// Looks for the value as the options of the call say.
+    fn look_with<'a, K: ToKey>(
+        &'a self,
+        key: &K,
+        options: &CallOptions,
+    ) -> impl Future<Output = Result<Served<V>, (Key, Lookup<V>)>> + use<'a, V, K> {
+        let looked = match options.skips_local_copy {
+            true => Either::Left(Box::pin(self.0.look_past_copy(key.to_key()))),
+            false => Either::Right(ready(self.look_up(key))),
+        };
+        looked.map_ok(|entry| self.0.serve(entry, CacheOutcome::Hit))
     }
 }
 
@@ -369,15 +350,12 @@ where
     pub async fn get(self) -> Result<Served<V>, Failure<E>> {
         let Self { cache, key, options } = self;
         let handle = cache.handle();
-        let looked = match options.skips_local_copy {
-            true => Box::pin(handle.0.look_past_copy(key.to_key())).await,
-            false => handle.look_up(&key),
+        let (encoded, look) = match handle.look_with(&key, &options).await {
+            Ok(served) => return Ok(served),
+            Err(miss) => miss,
         };
-        let (miss, asked) = match looked {
-            Ok(entry) => return Ok(handle.0.serve(entry, CacheOutcome::Hit)),
-            Err(miss) => (miss, handle.0.now()),
-        };
-        let loaded = cache.load(miss, &key, Some(CallContext::new(options))).await;
+        let asked = handle.0.now();
+        let loaded = cache.load((encoded, Some(look)), &key, Some(CallContext::new(options))).await;
         loaded.map(|answer| handle.0.serve_answer(answer, asked)).map_err(Failure::from)
     }
 
@@ -398,7 +376,7 @@ where
         let Self { cache, key, options } = self;
         let state = &cache.handle().0;
         let asked = state.now();
-        let loaded = cache.load_fresh(&key, Some(CallContext::new(options))).await;
+        let loaded = cache.load((key.to_key(), None), &key, Some(CallContext::new(options))).await;
         loaded.map(|answer| state.serve_answer(answer, asked)).map_err(Failure::from)
     }
 }

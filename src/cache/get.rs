@@ -9,7 +9,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cache::computation::{self, ComputationResult};
+use crate::cache::computation::{CallerClosure, ComputationResult};
 use crate::cache::compute::Answer;
 use crate::cache::handle::Stampede;
 use crate::cache::state::{CacheState, Lookup};
@@ -43,32 +43,17 @@ use crate::outcome::CacheOutcome;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Served<V> {
-    value: ServedValue<V>,
-    outcome: CacheOutcome,
+    answer: Answer<V, V>,
+    /// When the call began, if the value is its own result.
+    asked: Tick,
     clock: Clock,
-}
-
-#[derive(Debug)]
-enum ServedValue<V> {
-    Stored(Arc<Entry<V>>),
-    /// The result of the call that began at this moment.
-    Own(V, Tick),
-}
-
-impl<V: Clone> Clone for ServedValue<V> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::Stored(entry) => Self::Stored(Arc::clone(entry)),
-            Self::Own(value, asked) => Self::Own(value.clone(), *asked),
-        }
-    }
 }
 
 impl<V> Served<V> {
     /// Returns how the value came about.
     #[must_use]
     pub fn outcome(&self) -> CacheOutcome {
-        self.outcome
+        self.answer.outcome()
     }
 
     /// Returns the time since the computation of the value began, as
@@ -76,9 +61,9 @@ impl<V> Served<V> {
     /// counts from the call. Reads the clock: a value that is kept grows older.
     #[must_use]
     pub fn age(&self) -> Duration {
-        self.clock.now().since(match &self.value {
-            ServedValue::Stored(entry) => entry.started(),
-            ServedValue::Own(_, asked) => *asked,
+        self.clock.now().since(match &self.answer {
+            Answer::Entry(entry, _) => entry.started(),
+            Answer::Own(..) => self.asked,
         })
     }
 
@@ -88,9 +73,9 @@ impl<V> Served<V> {
     /// clock, as [`age`](Self::age) does.
     #[must_use]
     pub fn is_stale(&self) -> bool {
-        match &self.value {
-            ServedValue::Stored(entry) => self.clock.now() >= entry.window().fresh_until,
-            ServedValue::Own(..) => false,
+        match &self.answer {
+            Answer::Entry(entry, _) => self.clock.now() >= entry.window().fresh_until,
+            Answer::Own(..) => false,
         }
     }
 
@@ -100,10 +85,7 @@ impl<V> Served<V> {
     where
         V: Clone,
     {
-        match self.value {
-            ServedValue::Stored(entry) => entry.value.clone(),
-            ServedValue::Own(value, _) => value,
-        }
+        self.answer.into_value()
     }
 }
 
@@ -111,9 +93,9 @@ impl<V> Deref for Served<V> {
     type Target = V;
 
     fn deref(&self) -> &V {
-        match &self.value {
-            ServedValue::Stored(entry) => &entry.value,
-            ServedValue::Own(value, _) => value,
+        match &self.answer {
+            Answer::Entry(entry, _) => &entry.value,
+            Answer::Own(value, _) => value,
         }
     }
 }
@@ -125,11 +107,7 @@ impl<V> CacheState<V> {
 
     /// Makes what a call gets that began at `asked`.
     pub(super) fn serve_answer(&self, answer: Answer<V, V>, asked: Tick) -> Served<V> {
-        let (value, outcome) = match answer {
-            Answer::Entry(entry, outcome) => (ServedValue::Stored(entry), outcome),
-            Answer::Own(value, outcome) => (ServedValue::Own(value, asked), outcome),
-        };
-        Served { value, outcome, clock: self.engine.clock.clone() }
+        Served { answer, asked, clock: self.engine.clock.clone() }
     }
 }
 
@@ -229,7 +207,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
                 Ok(entry) => return Ok(entry.value.clone()),
                 Err(miss) => miss,
             };
-            let mut later = computation::plain(compute);
+            let mut later = CallerClosure::Closure(compute);
             self.0.answer_detached(key, look, &mut later, None).await.map(Answer::into_value)
         }
     }
@@ -264,7 +242,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
                 Ok(entry) => return Ok(entry.value.clone()),
                 Err(miss) => miss,
             };
-            let mut later = computation::computed(compute);
+            let mut later = CallerClosure::Closure(compute);
             self.0.answer_detached(key, look, &mut later, None).await.map(Answer::into_value)
         }
     }
@@ -419,7 +397,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         Fut: Future<Output = Result<V, E>> + Send + 'static,
         E: Into<BoxError> + Send + 'static,
     {
-        let mut later = computation::plain(compute);
+        let mut later = CallerClosure::Closure(compute);
         async move {
             let answer = self.0.answer_fresh(key.to_key(), &mut later, None).await;
             answer.map(Answer::into_value)

@@ -9,9 +9,8 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::cache::batch::{BatchLoad, Batcher, Gathering, KeyToLoad, LoadedPairs, absent_error};
-use crate::cache::call_options::{CallContext, Stored};
-use crate::cache::computation;
+use crate::cache::batch::{BatchLoad, Batcher, Gathering, KeyToLoad, LoadedPairs};
+use crate::cache::call_options::Stored;
 use crate::cache::compute::Answer;
 use crate::cache::handle::Stampede;
 use crate::cache::state::Lookup;
@@ -78,10 +77,10 @@ impl<K, V, E> Batch<K, V, E> {
 }
 
 /// A key that is looked for.
-struct Missing<K, V> {
-    key: K,
-    encoded: Key,
-    lookup: Lookup<V>,
+pub(super) struct Missing<K, V> {
+    pub(super) key: K,
+    pub(super) encoded: Key,
+    pub(super) lookup: Lookup<V>,
 }
 
 impl<V: Clone + Send + Sync + 'static> Stampede<V> {
@@ -136,44 +135,17 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     {
         let keys_of = |(key, _): (K, Option<Stored<V>>)| key;
         let load = move |missing: Vec<_>| load(missing.into_iter().map(keys_of).collect());
-        let load = boxed(load, R::into, Error::inner_error);
-        self.get_many_by(keys, |_| self.new_batcher(load)).await
+        let load = boxed(load, Error::inner_error);
+        let absent = Arc::new(|_: &_| Error::inner_error(Absent));
+        // No caller beside it knows it, so it has no window.
+        let batcher = || Batcher::new(&self.0.engine, load, absent, Duration::ZERO, false);
+        self.get_many_by(keys, batcher).await
     }
 
-    /// A batcher for one batch: no caller beside it knows it, so it has no window.
-    fn new_batcher(&self, load: BatchLoad<V>) -> Arc<Batcher<V>> {
-        Batcher::new(&self.0.engine, load, absent_error(), Duration::ZERO, false)
-    }
-
-    /// Returns values from the store, and loads each of the others by itself, side by side.
-    pub(super) async fn get_each<K, F, Fut, E>(
+    pub(super) fn look_up_all<K>(
         &self,
         keys: impl IntoIterator<Item = K>,
-        load: impl Fn(&K) -> (Option<Arc<CallContext<V>>>, F),
-    ) -> Batch<K, V>
-    where
-        K: ToKey + Eq + Hash + Clone,
-        F: FnOnce() -> Fut + Send + 'static,
-        Fut: Future<Output = Result<Computed<V>, E>> + Send + 'static,
-        E: Into<BoxError> + Send + 'static,
-    {
-        let (mut batch, missing) = self.look_up_all(keys);
-        let answers = FuturesUnordered::new();
-        for Missing { key, encoded, lookup } in missing {
-            let (context, loading) = load(&key);
-            let mut later = computation::computed(loading);
-            answers.push(Box::pin(async move {
-                (key, self.0.answer_detached(encoded, lookup, &mut later, context).await)
-            }));
-        }
-        let mut answers = answers;
-        while let Some((key, answer)) = answers.next().await {
-            batch.add(key, answer);
-        }
-        batch
-    }
-
-    fn look_up_all<K>(&self, keys: impl IntoIterator<Item = K>) -> (Batch<K, V>, Vec<Missing<K, V>>)
+    ) -> (Batch<K, V>, Vec<Missing<K, V>>)
     where
         K: ToKey + Eq + Hash + Clone,
     {
@@ -194,14 +166,14 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     pub(super) async fn get_many_by<K>(
         &self,
         keys: impl IntoIterator<Item = K>,
-        batcher: impl FnOnce(&Self) -> Arc<Batcher<V>>,
+        batcher: impl FnOnce() -> Arc<Batcher<V>>,
     ) -> Batch<K, V>
     where
         K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
     {
         let (mut batch, missing) = self.look_up_all(keys);
         if !missing.is_empty() {
-            Box::pin(self.load_missing(&batcher(self), missing, &mut batch)).await;
+            Box::pin(self.load_missing(&batcher(), missing, &mut batch)).await;
         }
         batch
     }
@@ -222,7 +194,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
             }
             let member = gathering.member(encoded, Arc::new(key.clone()));
             let mut answer =
-                Box::pin(async move { (key, self.0.answer_in_batch(lookup, member).await) });
+                Box::pin(async move { (key, self.0.answer_in_batch(Some(lookup), member).await) });
             // Which of them lead is decided in the first poll.
             match futures_util::poll!(&mut answer) {
                 std::task::Poll::Ready((key, answer)) => batch.add(key, answer),
@@ -237,7 +209,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 }
 
 impl<K: Eq + Hash, V: Clone> Batch<K, V> {
-    fn add(&mut self, key: K, answer: Result<Answer<V, V>, Error>) {
+    pub(super) fn add(&mut self, key: K, answer: Result<Answer<V, V>, Error>) {
         match answer {
             Ok(answer) => drop(self.values.insert(key, answer.into_value())),
             Err(error) if error.inner::<Absent>().is_some() => {}
@@ -247,17 +219,17 @@ impl<K: Eq + Hash, V: Clone> Batch<K, V> {
 }
 
 /// Makes one type of every loader.
-pub(super) fn boxed<K, V, F, Fut, R, T, E>(
+pub(super) fn boxed<K, V, F, Fut, P, R, E>(
     load: F,
-    computed: impl Fn(T) -> Computed<V> + Copy + Send + Sync + 'static,
     error: impl Fn(E) -> Error + Clone + Send + Sync + 'static,
 ) -> BatchLoad<V>
 where
     K: ToKey + Clone + Send + Sync + 'static,
     V: 'static,
     F: Fn(Vec<(K, Option<Stored<V>>)>) -> Fut + Send + Sync + 'static,
-    Fut: Future<Output = Result<R, E>> + Send + 'static,
-    R: IntoIterator<Item = (K, T)>,
+    Fut: Future<Output = Result<P, E>> + Send + 'static,
+    P: IntoIterator<Item = (K, R)>,
+    R: Into<Computed<V>>,
 {
     Arc::new(move |keys: Vec<KeyToLoad<V>>| -> BoxFuture<'static, Result<LoadedPairs<V>, Error>> {
         let own = |(key, stored): KeyToLoad<V>| {
@@ -268,7 +240,7 @@ where
             match loading.await {
                 Ok(pairs) => {
                     let pairs = pairs.into_iter();
-                    Ok(pairs.map(|(key, value)| (key.to_key(), computed(value))).collect())
+                    Ok(pairs.map(|(key, value)| (key.to_key(), value.into())).collect())
                 }
                 Err(failure) => Err(error(failure)),
             }

@@ -48,7 +48,8 @@ pub struct Invalidation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Announcement {
-    /// There is no remote, or nothing to tell it.
+    /// There is no remote, or nothing to tell it; or it has no log, and this is no invalidation of
+    /// a key.
     NoRemote,
     /// The remote has done it. The local copies of other processes go when its
     /// message arrives.

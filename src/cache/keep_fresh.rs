@@ -1,6 +1,6 @@
 //! Keys that are refreshed before they expire, whether any caller reads them or not.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 use std::pin::pin;
@@ -13,15 +13,17 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_util::sync::{CancellationToken, DropGuard};
 
-use crate::cache::batch::Gathering;
-use crate::cache::computation::{self, TakeCall as _, TakenCall};
+use crate::cache::batch::{Gathering, Member};
+use crate::cache::computation::{CallerClosure, TakeCall as _, TakenCall};
 use crate::cache::key_work::KeyWork;
 use crate::cache::loader::Loader;
 use crate::cache::state::{CacheState, Lookup};
-use crate::cache::typed::{Cache, WeakCache};
+use crate::cache::typed::Cache;
 use crate::entry::Entry;
+use crate::flight::door::{self, Lead};
 use crate::key::ToKey;
 use crate::mode::Mode;
+use crate::observe::ledger;
 
 /// The last part of its lifetime in which a value is refreshed: a fifth.
 const LAST_PART: u32 = 5;
@@ -103,17 +105,122 @@ where
     /// Outside of a Tokio runtime.
     pub fn keep_fresh(&self, keys: impl IntoIterator<Item = K>) -> KeepFresh {
         let keys: HashSet<K> = keys.into_iter().collect();
+        self.keep(Kept::Named(keys.into_iter().collect()))
+    }
+
+    /// Refreshes the `most` keys that have saved the origin the most time before they expire, without
+    /// their being named: those that [`Stampede::top`](crate::Stampede::top) lists first, by price and
+    /// use. At most 128.
+    ///
+    /// As [`keep_fresh`](Self::keep_fresh) in all but the choice of keys. A key becomes known by its
+    /// sixteenth use by [`get`](Self::get) after this call. One that was not used since its last refresh
+    /// is not refreshed again, until it is used; what was invalidated or evicted is left to the next
+    /// caller.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Cache, Stampede};
+    ///
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_stampede::ConfigError> {
+    /// let handle = Stampede::builder("squares")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .stale_for(Duration::from_secs(600))
+    ///     .build()?;
+    /// let squares = Cache::new(handle, |n: u64| async move { Ok::<_, std::io::Error>(n * n) });
+    /// squares.keep_popular(20).forever();
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime.
+    pub fn keep_popular(&self, most: usize) -> KeepFresh {
+        // From now on they are remembered.
+        drop(self.popular(0));
+        self.keep(Kept::Popular { most, refreshed_at: HashMap::new() })
+    }
+
+    fn keep(&self, kept: Kept<K>) -> KeepFresh {
         let stop = self.handle().0.engine.stop.child_token();
         let guard = KeepFresh(stop.clone().drop_guard());
         // Weak: the keys of a cache that no caller has any more are of no use.
-        tokio::spawn(keep(self.downgrade(), keys.into_iter().collect(), stop));
+        tokio::spawn(keep(self.downgrade(), kept, stop));
         guard
+    }
+}
+
+impl<K, V, E> Cache<K, V, E>
+where
+    K: ToKey + Clone + Send + Sync + 'static,
+    V: Clone + Send + Sync + 'static,
+    E: fmt::Debug + fmt::Display + Send + Sync + 'static,
+{
+    #[cold]
+    pub(super) fn note_popular(&self, key: &K) {
+        let Some(popular) = self.hooks().popular.get() else { return };
+        let known = || self.handle().0.observer.ledger.keys(ledger::KEYS);
+        let Some(mut popular) = popular.try_lock() else { return };
+        if popular.len() >= 2 * ledger::KEYS {
+            let known: HashSet<_> = known().into_iter().map(|(name, _)| name).collect();
+            popular.retain(|key, _| known.contains(key.as_bytes()));
+        }
+        popular.entry(key.to_key()).or_insert_with(|| key.clone());
+    }
+
+    /// Returns those of the `most` keys that have saved the most which are known here; see
+    /// [`keep_popular`](Self::keep_popular).
+    fn popular(&self, most: usize) -> Vec<K> {
+        let popular = self.hooks().popular.get_or_init(Default::default).lock();
+        let first = self.handle().0.observer.ledger.keys(most).into_iter();
+        first.filter_map(|(name, _)| popular.get(&*name).cloned()).collect()
+    }
+}
+
+/// Which keys are kept.
+enum Kept<K> {
+    Named(Vec<K>),
+    /// The first ones, and at which number of uses each was refreshed.
+    Popular {
+        most: usize,
+        refreshed_at: HashMap<K, u32>,
+    },
+}
+
+impl<K: ToKey + Eq + Hash + Clone + Send + Sync + 'static> Kept<K> {
+    /// Returns the keys that are due.
+    fn due<V, E>(&mut self, cache: &Cache<K, V, E>) -> Vec<K>
+    where
+        V: Clone + Send + Sync + 'static,
+        E: fmt::Debug + fmt::Display + Send + Sync + 'static,
+    {
+        let state = &cache.handle().0;
+        match self {
+            Self::Named(keys) => keys.iter().filter(|key| is_due(state, *key)).cloned().collect(),
+            Self::Popular { most, refreshed_at } => {
+                let mut keys = cache.popular(*most);
+                refreshed_at.retain(|key, _| keys.contains(key));
+                keys.retain(|key| {
+                    let Some(here) = state.local.peek(key.to_key().as_bytes()) else {
+                        return false;
+                    };
+                    let is_used = refreshed_at.get(key) != Some(&here.uses());
+                    if !is_used || !is_due(state, key) {
+                        return false;
+                    }
+                    refreshed_at.insert(key.clone(), here.uses());
+                    true
+                });
+                keys
+            }
+        }
     }
 }
 
 /// The keys of one [`Cache::keep_fresh`], and what is done for them.
 struct Upkeep<K> {
-    keys: Vec<K>,
+    kept: Kept<K>,
     /// Those that were due at the last look, and whose turn is yet to come.
     due: VecDeque<K>,
     /// Those that are computed now.
@@ -122,21 +229,24 @@ struct Upkeep<K> {
     loads: FuturesUnordered<BoxFuture<'static, Vec<K>>>,
 }
 
-async fn keep<K, V, E>(cache: WeakCache<K, V, E>, keys: Vec<K>, stop: CancellationToken)
-where
+async fn keep<K, V, E>(
+    upgrade: impl Fn() -> Option<Cache<K, V, E>>,
+    kept: Kept<K>,
+    stop: CancellationToken,
+) where
     K: ToKey + Eq + Hash + Clone + Send + Sync + 'static,
     V: Clone + Send + Sync + 'static,
     E: fmt::Debug + fmt::Display + Send + Sync + 'static,
 {
-    let Some(pause) = cache.upgrade().map(|cache| pause(&cache.handle().0)) else { return };
+    let Some(pause) = upgrade().map(|cache| pause(&cache.handle().0)) else { return };
     let mut looks = tokio::time::interval(pause);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let (due, underway, loads) = (VecDeque::new(), HashSet::new(), FuturesUnordered::new());
-    let mut upkeep = Upkeep { keys, due, underway, loads };
+    let mut upkeep = Upkeep { kept, due, underway, loads };
     loop {
         let next = upkeep.next(&mut looks);
         let Some(is_look) = stop.run_until_cancelled(next).await else { return };
-        let Some(cache) = cache.upgrade() else { return };
+        let Some(cache) = upgrade() else { return };
         if cache.handle().mode() != Mode::On {
             upkeep.due.clear();
             continue;
@@ -175,9 +285,8 @@ impl<K: ToKey + Eq + Hash + Clone + Send + Sync + 'static> Upkeep<K> {
         V: Clone + Send + Sync + 'static,
         E: fmt::Debug + fmt::Display + Send + Sync + 'static,
     {
-        let state = &cache.handle().0;
-        let is_due = |key: &&K| !self.underway.contains(*key) && is_due(state, *key);
-        self.due = self.keys.iter().filter(is_due).cloned().collect();
+        let due = self.kept.due(cache).into_iter();
+        self.due = due.filter(|key| !self.underway.contains(key)).collect();
     }
 
     /// Begins to compute keys that are due, as long as there are places.
@@ -235,14 +344,18 @@ where
                 (Loader::One(load), _) => {
                     let context = load.context(None);
                     let loading = self.loading(load, &key, context.as_ref());
-                    let call = computation::computed(loading).take_call();
+                    let call = CallerClosure::Closure(loading).take_call();
                     let work = KeyWork::serve(state, encoded, None, TakenCall(call));
                     let work = work.with_context(context);
-                    state.keep_up(work, seen.as_ref())?.boxed()
+                    let lead =
+                        |lead: Lead<V>, work| lead.in_background(|lead| door::lead(lead, work));
+                    // A panic has been reported by the task.
+                    state.begin_upkeep(work, seen.as_ref(), lead)?.map(drop).boxed()
                 }
                 (Loader::Batch(_), gathering) => {
                     let member = gathering.as_ref()?.member(encoded, Arc::new(key.clone()));
-                    state.keep_up_in_batch(&member, seen.as_ref())?.boxed()
+                    let lead = Member::lead_in_background;
+                    state.begin_upkeep(member.work(state), seen.as_ref(), lead)?.boxed()
                 }
             };
             Some((key, end))
@@ -252,7 +365,7 @@ where
 }
 
 fn pause<V: Clone + Send + Sync + 'static>(state: &CacheState<V>) -> Duration {
-    let ttl = state.values.lifetimes.map_or(LONGEST_PAUSE, |lifetimes| lifetimes.ttl);
+    let ttl = state.values.ttl.unwrap_or(LONGEST_PAUSE);
     (ttl / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
 }
 

@@ -1,15 +1,18 @@
 //! The loader that a typed cache keeps, and its hooks.
 
+use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use futures_util::future::BoxFuture;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
 use crate::cache::batch::Batcher;
 use crate::cache::call_options::{CallContext, CallOptions, Stored};
+use crate::cache::seat::AppKey;
 use crate::computed::Computed;
-use crate::error::{Error, FailureAction};
+use crate::error::{Absent, Error, FailureAction};
+use crate::key::Key;
 
 pub(super) type Loading<V, E> = BoxFuture<'static, Result<Computed<V>, E>>;
 pub(super) type Load<K, V, E> = dyn Fn(K, Option<Stored<V>>) -> Loading<V, E> + Send + Sync;
@@ -31,38 +34,36 @@ impl<K, V, E> LoadOne<K, V, E> {
     }
 }
 
-impl<K, V, E> Clone for LoadOne<K, V, E> {
-    fn clone(&self) -> Self {
-        Self { load: Arc::clone(&self.load), sees_stored: self.sees_stored }
-    }
+/// What is done about failures, and about keys that a batch loader returned nothing for; set after the
+/// loader, which needs it.
+pub(super) struct Hooks<K, E> {
+    pub(super) failure: RwLock<Option<ErrorRule<E>>>,
+    pub(super) absent: RwLock<Option<AbsentRule<K, E>>>,
+    /// Keys that were used often, by their bytes; none before they are asked for.
+    pub(super) popular: OnceLock<Mutex<HashMap<Key, K>>>,
 }
 
-/// What is done about a failure; set after the loader, which needs it.
-pub(super) struct ErrorHook<E>(pub(super) Arc<RwLock<Option<ErrorRule<E>>>>);
 pub(super) type ErrorRule<E> = Arc<dyn Fn(&E) -> FailureAction + Send + Sync>;
+pub(super) type AbsentRule<K, E> = Arc<dyn Fn(&K) -> E + Send + Sync>;
 
-impl<E: fmt::Debug + fmt::Display + Send + Sync + 'static> ErrorHook<E> {
+// Called without the lock: the rules are the user's code.
+impl<K: 'static, E: fmt::Debug + fmt::Display + Send + Sync + 'static> Hooks<K, E> {
+    pub(super) fn new() -> Arc<Self> {
+        let (failure, absent) = (RwLock::default(), RwLock::default());
+        Arc::new(Self { failure, absent, popular: OnceLock::new() })
+    }
+
     pub(super) fn failure(&self, error: E) -> Error {
-        // Called without the lock: it is the user's code.
-        let rule = self.0.read().clone();
+        let rule = self.failure.read().clone();
         let action = rule.map(|rule| rule(&error));
         Error::of_load(error, action)
     }
-}
 
-impl<E> Clone for ErrorHook<E> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-/// Makes the error of a key that a batch loader returned nothing for; set after the loader.
-pub(super) struct AbsentHook<K, E>(pub(super) Arc<RwLock<Option<AbsentRule<K, E>>>>);
-pub(super) type AbsentRule<K, E> = Arc<dyn Fn(&K) -> E + Send + Sync>;
-
-impl<K, E> Clone for AbsentHook<K, E> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+    /// Returns the error of a key that a batch loader returned nothing for.
+    pub(super) fn absent(&self, key: &AppKey) -> Error {
+        let rule = self.absent.read().clone();
+        let error = rule.zip(key.downcast_ref()).map(|(rule, key)| rule(key));
+        error.map_or_else(|| Error::inner_error(Absent), |error| self.failure(error))
     }
 }
 
@@ -70,13 +71,4 @@ impl<K, E> Clone for AbsentHook<K, E> {
 pub(super) enum Loader<K, V, E> {
     One(LoadOne<K, V, E>),
     Batch(Arc<Batcher<V>>),
-}
-
-impl<K, V, E> Clone for Loader<K, V, E> {
-    fn clone(&self) -> Self {
-        match self {
-            Self::One(load) => Self::One(load.clone()),
-            Self::Batch(batcher) => Self::Batch(Arc::clone(batcher)),
-        }
-    }
 }

@@ -59,6 +59,7 @@
 //! - `batch`, `seat`, `get_many`: one call of the origin for several keys.
 //! - `blocking`: the handle for code without `async`.
 //! - `keep_fresh`: keys that are refreshed before they expire.
+//! - `manifest`: what a process leaves to the next one.
 //! - `builder`: collects the settings, checks them together and makes the handle.
 
 pub(crate) mod batch;
@@ -78,6 +79,7 @@ pub(crate) mod inspect;
 pub(crate) mod keep_fresh;
 pub(crate) mod key_work;
 mod loader;
+pub(crate) mod manifest;
 mod mark_stale;
 mod names;
 mod put;

@@ -108,19 +108,27 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
     }
 
     /// Makes the value of `key` stale now, as if its `ttl` had ended: within
-    /// the stale window it is still served while it is refreshed. A running
-    /// computation and a hold are treated as by [`invalidate`](Self::invalidate).
-    /// Returns whether there was a value that had not ended.
+    /// the stale windows, which begin now, it is still served while one caller refreshes it. A
+    /// running computation and a hold are treated as by [`invalidate`](Self::invalidate): the
+    /// computation may have read older data, so later callers do not join it, and its result is
+    /// not fresh. A value that is put, or whose computation begins, after the call is fresh.
     ///
-    /// Concerns this process alone: other processes go on with their copies
-    /// until those end, and get the refreshed value when they ask the remote.
+    /// Reaches other processes on the same remote, as [`invalidate_tag`](Self::invalidate_tag)
+    /// does; the value in the remote counts as stale too. In a process that starts later its stale
+    /// windows count from the computation: the moment of the mark is not known there. Processes of
+    /// a version that does not know this record ignore it. Over a `PlainStore`, which has no log, it concerns the copy of this
+    /// process alone, and [`Invalidation::remote`] is `NoRemote`.
+    ///
+    /// # Cost
+    ///
+    /// Two records in the log of the remote, one of them for all keys, and one message. The record
+    /// of a key counts among those of tags.
     ///
     /// # Cancel safety
     ///
-    /// Cancel safe: nothing is awaited.
-    #[expect(clippy::unused_async, reason = "as the operations beside it")]
-    pub async fn mark_stale<K: ToKey>(&self, key: K) -> bool {
-        self.mark_stale_now(key)
+    /// Cancel safe: once polled, it is done, here and in the remote.
+    pub async fn mark_stale<K: ToKey>(&self, key: K) -> Invalidation {
+        self.0.mark_stale(&key.to_key()).await
     }
 
     /// Like [`put`](Self::put), from where nothing can be awaited: in a `Drop`, or outside of
@@ -167,10 +175,10 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         self.0.invalidate_tags_in_background(&tags);
     }
 
-    /// Like [`mark_stale`](Self::mark_stale), which awaits nothing either.
+    /// Like [`mark_stale`](Self::mark_stale), from where nothing can be awaited. Returns whether
+    /// this process had something to make stale. With a remote, the other processes are told in
+    /// the background, as by [`put_now`](Self::put_now).
     pub fn mark_stale_now<K: ToKey>(&self, key: K) -> bool {
-        let key = key.to_key();
-        self.0.engine.forget(&key);
-        self.0.mark_stale_now(&key)
+        self.0.mark_stale_in_background(&key.to_key())
     }
 }

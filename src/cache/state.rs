@@ -40,8 +40,14 @@ pub(crate) struct CacheState<V> {
     pub(crate) values: Values<V>,
     #[cfg(feature = "http")]
     pub(crate) queries: QueryLists,
+    /// Counts the HTTP layers of a handle: those that differ.
+    ///
+    /// A layer counts from the moment when the handle makes it, not when it gets its service: axum
+    /// gives a layer of one method or handler its service when the first request for it comes. An
+    /// application makes its layers before it answers requests, so the count is complete then. A
+    /// layer that is dropped still counts: its services may live on.
     #[cfg(feature = "http")]
-    pub(crate) layers: LayerCount,
+    pub(crate) layers: std::sync::atomic::AtomicUsize,
     /// Counts stored responses until a write passes a layer, or the application invalidates: in
     /// `get(page).layer(cache).post(save)` the POST passes none, and the stored page stays.
     #[cfg(feature = "http")]
@@ -57,28 +63,6 @@ pub(crate) struct CacheState<V> {
 #[cfg(feature = "http")]
 #[derive(Debug, Default)]
 pub(crate) struct QueryLists(parking_lot::RwLock<Vec<Vec<String>>>);
-
-/// Counts the HTTP layers of a handle: those that differ.
-///
-/// A layer counts from the moment when the handle makes it, not when it gets its service: axum
-/// gives a layer of one method or handler its service when the first request for it comes. An
-/// application makes its layers before it answers requests, so the count is complete then. A
-/// layer that is dropped still counts: its services may live on.
-#[cfg(feature = "http")]
-#[derive(Debug, Default)]
-pub(crate) struct LayerCount(std::sync::atomic::AtomicUsize);
-
-#[cfg(feature = "http")]
-impl LayerCount {
-    pub(crate) fn add_one(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Returns whether there may be layers inside of each other.
-    pub(crate) fn has_several(&self) -> bool {
-        self.0.load(Ordering::Relaxed) > 1
-    }
-}
 
 /// Counts what would be no surprise once, and is worth a hint when it has happened `ENOUGH` times
 /// without something else that was to be expected.
@@ -159,7 +143,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             #[cfg(feature = "http")]
             queries: QueryLists::default(),
             #[cfg(feature = "http")]
-            layers: LayerCount::default(),
+            layers: Default::default(),
             #[cfg(feature = "http")]
             writes: HintWatch::default(),
             tidied_at,
@@ -246,7 +230,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     #[inline]
     pub(crate) fn judge(&self, entry: &Entry<V>, now: Tick) -> Freshness {
-        freshness::decide(entry, now, self.values.early.as_ref(), freshness::sample)
+        let (fresh_until, window) = (entry.fresh_until(), || entry.window());
+        freshness::decide(fresh_until, window, now, self.values.early.as_ref(), freshness::sample)
     }
 
     /// Returns an entry that may be served in place of a failure: the one that the caller has
@@ -332,7 +317,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     fn lifetimes(&self, computed: &Computed<V>) -> Lifetimes {
         let negative =
             self.values.negative.filter(|(_, is)| is(&computed.value)).map(|(ttl, _)| ttl);
-        let ours = negative.or(self.values.lifetimes.map(|lifetimes| lifetimes.ttl));
+        let ours = negative.or(self.values.ttl);
         let lifetimes = Lifetimes {
             ttl: computed.ttl.or(ours).unwrap_or_default(),
             stale_for: computed.stale_for.unwrap_or(self.values.stale_for),
@@ -365,17 +350,6 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             self.engine.table.forget_before(seq);
         }
         self.observer.happened(Occurrence::TagInvalidated { tag });
-    }
-
-    pub(crate) fn mark_stale_now(&self, key: &Key) -> bool {
-        let now = self.engine.clock.now();
-        let is_of_use = |entry: &Arc<Entry<V>>| {
-            now < entry.window().kept_until() && self.engine.log.is_alive(entry)
-        };
-        let found = self.local.peek(key.as_bytes()).filter(is_of_use);
-        let Some(entry) = found else { return false };
-        entry.mark_stale(now);
-        true
     }
 
     pub(crate) fn stats(&self) -> Stats {

@@ -6,41 +6,26 @@ use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::marker::PhantomData;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use futures_util::future::BoxFuture;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use crate::cache::batch::{Batcher, absent_error};
+use crate::cache::batch::Batcher;
 use crate::cache::call_options::{CallContext, Stored};
-use crate::cache::computation;
+use crate::cache::computation::CallerClosure;
 use crate::cache::compute::Answer;
 use crate::cache::failure::Failure;
-use crate::cache::get_many::{Batch, boxed};
+use crate::cache::get_many::{Batch, Missing, boxed};
 use crate::cache::handle::{Invalidation, Stampede};
-use crate::cache::loader::{AbsentHook, ErrorHook, LoadOne, Loader, Loading};
+use crate::cache::loader::{Hooks, LoadOne, Loader, Loading};
 use crate::cache::seat::AppKey;
-use crate::cache::state::{CacheState, Lookup};
+use crate::cache::state::Lookup;
 use crate::computed::Computed;
+use crate::entry::Entry;
 use crate::error::{Error, FailureAction, LoadFailure};
 use crate::key::{Key, Tag, ToKey};
-
-/// A cache that lives only as long as a caller has it.
-pub(super) struct WeakCache<K, V, E> {
-    state: Weak<CacheState<V>>,
-    loader: Loader<K, V, E>,
-    hook: ErrorHook<E>,
-    absent: AbsentHook<K, E>,
-}
-
-impl<K, V, E> WeakCache<K, V, E> {
-    pub(super) fn upgrade(&self) -> Option<Cache<K, V, E>> {
-        let handle = Stampede(self.state.upgrade()?);
-        let (loader, hook) = (self.loader.clone(), self.hook.clone());
-        Some(Cache { handle, loader, hook, absent: self.absent.clone() })
-    }
-}
 
 /// A key of a cache with keys of type `K`, to look up: a `K`, or a reference to a borrowed form
 /// of it, `&str` for a `String`. `F` says which, and is always inferred.
@@ -135,9 +120,8 @@ impl KeyOf<Bytes, u8> for &[u8] {}
 /// ```
 pub struct Cache<K, V, E> {
     handle: Stampede<V>,
-    loader: Loader<K, V, E>,
-    hook: ErrorHook<E>,
-    absent: AbsentHook<K, E>,
+    loader: Arc<Loader<K, V, E>>,
+    hooks: Arc<Hooks<K, E>>,
 }
 
 impl<K, V, E> Cache<K, V, E>
@@ -208,9 +192,8 @@ where
             let loading = load(key, stored);
             Box::pin(async move { loading.await.map(Into::into) })
         };
-        let (hook, absent) = (ErrorHook(Arc::default()), AbsentHook(Arc::default()));
-        let load = LoadOne { load: Arc::new(load), sees_stored };
-        Self { handle, loader: Loader::One(load), hook, absent }
+        let loader = Loader::One(LoadOne { load: Arc::new(load), sees_stored });
+        Self { handle, loader: Arc::new(loader), hooks: Hooks::new() }
     }
 
     /// Sets what a failure of the loader does to the waiters and to the callers that come
@@ -251,7 +234,7 @@ where
     /// ```
     #[must_use]
     pub fn on_failure(self, hook: impl Fn(&E) -> FailureAction + Send + Sync + 'static) -> Self {
-        let replaced = self.hook.0.write().replace(Arc::new(hook));
+        let replaced = self.hooks.failure.write().replace(Arc::new(hook));
         drop(replaced);
         self
     }
@@ -308,20 +291,13 @@ where
         P: IntoIterator<Item = (K, R)>,
         R: Into<Computed<V>> + 'static,
     {
-        let hook = ErrorHook(Arc::default());
-        let of_call = hook.clone();
-        let load = boxed(load, R::into, move |error| of_call.failure(error));
+        let hooks = Hooks::new();
+        let (of_call, of_key) = (Arc::clone(&hooks), Arc::clone(&hooks));
+        let load = boxed(load, move |error| of_call.failure(error));
+        let absent = Arc::new(move |key: &AppKey| of_key.absent(key));
         let window = handle.0.engine.settings.batch_window();
-        let absent = AbsentHook(Arc::default());
-        let (of_key, of_error): (AbsentHook<K, E>, _) = (absent.clone(), hook.clone());
-        let unset = absent_error();
-        let error = move |key: &AppKey| {
-            let rule = of_key.0.read().clone();
-            let error = rule.zip(key.downcast_ref()).map(|(rule, key)| rule(key));
-            error.map_or_else(|| unset(key), |error| of_error.failure(error))
-        };
-        let batcher = Batcher::new(&handle.0.engine, load, Arc::new(error), window, sees_stored);
-        Self { handle, loader: Loader::Batch(batcher), hook, absent }
+        let batcher = Batcher::new(&handle.0.engine, load, absent, window, sees_stored);
+        Self { handle, loader: Arc::new(Loader::Batch(batcher)), hooks }
     }
 
     /// Like [`batched`](Self::batched), with something that each call of the loader gets a
@@ -360,7 +336,7 @@ where
     /// ```
     #[must_use]
     pub fn absent(self, error: impl Fn(&K) -> E + Send + Sync + 'static) -> Self {
-        let replaced = self.absent.0.write().replace(Arc::new(error));
+        let replaced = self.hooks.absent.write().replace(Arc::new(error));
         drop(replaced);
         self
     }
@@ -401,51 +377,47 @@ where
     /// Cancel safe: a dropped caller leaves a loader that has begun running for the others, and
     /// its result is stored.
     pub async fn get(&self, key: K) -> Result<V, Failure<E>> {
-        let loaded = match self.handle.look_up(&key) {
+        let loaded = match self.look_up(&key) {
             Ok(entry) => return Ok(entry.value.clone()),
-            Err(miss) => self.load(miss, &key, None).await,
+            Err((encoded, look)) => self.load((encoded, Some(look)), &key, None).await,
         };
         loaded.map(Answer::into_value).map_err(Failure::from)
     }
 
-    /// Answers a caller that has found nothing fresh.
+    /// Looks up a key, and remembers it where it is used often.
+    #[cfg_attr(not(debug_assertions), inline(always))]
+    pub(super) fn look_up(&self, key: &K) -> Result<Arc<Entry<V>>, (Key, Lookup<V>)> {
+        let found = self.handle.look_up(key);
+        if let Ok(entry) = &found
+            && entry.is_noted_use()
+        {
+            self.note_popular(key);
+        }
+        found
+    }
+
+    /// Answers a caller that has found nothing fresh. Without a look it gets a value whose loading
+    /// began after the call.
     pub(super) async fn load(
         &self,
-        (encoded, look): (Key, Lookup<V>),
+        (encoded, look): (Key, Option<Lookup<V>>),
         key: &K,
         context: Option<Arc<CallContext<V>>>,
     ) -> Result<Answer<V, V>, Error> {
         let state = &self.handle.0;
-        match &self.loader {
+        match &*self.loader {
             Loader::One(load) => {
                 let context = load.context(context);
-                let mut later = computation::computed(self.loading(load, key, context.as_ref()));
-                state.answer_detached(encoded, look, &mut later, context).await
+                let mut later = CallerClosure::Closure(self.loading(load, key, context.as_ref()));
+                match look {
+                    Some(look) => state.answer_detached(encoded, look, &mut later, context).await,
+                    None => state.answer_fresh(encoded, &mut later, context).await,
+                }
             }
             Loader::Batch(batcher) => {
                 let key = Arc::new(key.clone());
                 let answer = state.answer_by_batcher((encoded, look), key, batcher, context);
                 Box::pin(answer).await
-            }
-        }
-    }
-
-    /// Answers with a value whose computation began after the call.
-    pub(super) async fn load_fresh(
-        &self,
-        key: &K,
-        context: Option<Arc<CallContext<V>>>,
-    ) -> Result<Answer<V, V>, Error> {
-        let (state, encoded) = (&self.handle.0, key.to_key());
-        match &self.loader {
-            Loader::One(load) => {
-                let context = load.context(context);
-                let mut later = computation::computed(self.loading(load, key, context.as_ref()));
-                state.answer_fresh(encoded, &mut later, context).await
-            }
-            Loader::Batch(batcher) => {
-                let key = Arc::new(key.clone());
-                Box::pin(state.answer_fresh_by_batcher(encoded, key, batcher, context)).await
             }
         }
     }
@@ -486,18 +458,26 @@ where
     ///
     /// Cancel safe: a dropped caller leaves the loader running.
     pub async fn refresh(&self, key: K) -> Result<V, Failure<E>> {
-        let loaded = self.load_fresh(&key, None).await;
+        let loaded = self.load((key.to_key(), None), &key, None).await;
         loaded.map(Answer::into_value).map_err(Failure::from)
+    }
+
+    pub(super) fn hooks(&self) -> &Hooks<K, E> {
+        &self.hooks
     }
 
     pub(super) fn loader(&self) -> &Loader<K, V, E> {
         &self.loader
     }
 
-    pub(super) fn downgrade(&self) -> WeakCache<K, V, E> {
+    /// Returns what makes the cache again, as long as a caller has it.
+    pub(super) fn downgrade(&self) -> impl Fn() -> Option<Self> + Send + use<K, V, E> {
         let state = Arc::downgrade(&self.handle.0);
-        let (loader, hook) = (self.loader.clone(), self.hook.clone());
-        WeakCache { state, loader, hook, absent: self.absent.clone() }
+        let (loader, hooks) = (Arc::clone(&self.loader), Arc::clone(&self.hooks));
+        move || {
+            let handle = Stampede(state.upgrade()?);
+            Some(Self { handle, loader: Arc::clone(&loader), hooks: Arc::clone(&hooks) })
+        }
     }
 
     /// Returns what a leader runs; the loader is called by the leader alone.
@@ -508,11 +488,13 @@ where
         context: Option<&Arc<CallContext<V>>>,
     ) -> impl FnOnce() -> BoxFuture<'static, Result<Computed<V>, LoadFailure>> + Send + use<K, V, E>
     {
-        let (load, key, hook) = (Arc::clone(&load.load), key.clone(), self.hook.clone());
+        let (load, key, hooks) = (Arc::clone(&load.load), key.clone(), Arc::clone(&self.hooks));
         let context = context.cloned();
         move || {
             let loading = load(key, context.and_then(|call| call.take_stored()));
-            Box::pin(async move { loading.await.map_err(|error| LoadFailure(hook.failure(error))) })
+            Box::pin(
+                async move { loading.await.map_err(|error| LoadFailure(hooks.failure(error))) },
+            )
         }
     }
 
@@ -537,17 +519,30 @@ where
     where
         K: Eq + Hash,
     {
-        let batch = match &self.loader {
-            Loader::Batch(batcher) => self.handle.get_many_by(keys, |_| Arc::clone(batcher)).await,
-            Loader::One(load) => {
-                let load = |key: &K| {
-                    let context = load.context(None);
-                    (context.clone(), self.loading(load, key, context.as_ref()))
-                };
-                self.handle.get_each(keys, load).await
-            }
+        let batch = match &*self.loader {
+            Loader::Batch(batcher) => self.handle.get_many_by(keys, || Arc::clone(batcher)).await,
+            Loader::One(_) => self.get_each(keys).await,
         };
         batch.map_failures(Failure::from)
+    }
+
+    /// Returns values from the store, and loads each of the others by itself, side by side.
+    async fn get_each(&self, keys: impl IntoIterator<Item = K>) -> Batch<K, V>
+    where
+        K: Eq + Hash,
+    {
+        let (mut batch, missing) = self.handle.look_up_all(keys);
+        let load = |Missing { key, encoded, lookup }| {
+            Box::pin(async move {
+                let answer = self.load((encoded, Some(lookup)), &key, None).await;
+                (key, answer)
+            })
+        };
+        let mut answers: FuturesUnordered<_> = missing.into_iter().map(load).collect();
+        while let Some((key, answer)) = answers.next().await {
+            batch.add(key, answer);
+        }
+        batch
     }
 
     /// Loads the keys that have no value in this process, not even a stale one, with at most
@@ -569,7 +564,7 @@ where
     where
         K: Eq + Hash,
     {
-        let size = match &self.loader {
+        let size = match &*self.loader {
             Loader::One(_) => 1,
             Loader::Batch(_) => self.handle.0.engine.settings.max_batch(),
         };
@@ -615,7 +610,7 @@ where
     {
         let loaded = match self.handle.look_up(key) {
             Ok(entry) => return Ok(entry.value.clone()),
-            Err(miss) => self.load(miss, &key.to_owned(), None).await,
+            Err((encoded, look)) => self.load((encoded, Some(look)), &key.to_owned(), None).await,
         };
         loaded.map(Answer::into_value).map_err(Failure::from)
     }
@@ -657,7 +652,16 @@ where
         self.handle.put_with_now(key, value.into());
     }
 
-    /// Makes a value stale; see [`Stampede::mark_stale_now`].
+    /// Makes a value stale; see [`Stampede::mark_stale`].
+    ///
+    /// # Cancel safety
+    ///
+    /// Cancel safe: once polled, it is done, here and in the remote.
+    pub async fn mark_stale<F>(&self, key: impl KeyOf<K, F>) -> Invalidation {
+        self.handle.mark_stale(key).await
+    }
+
+    /// Makes a value stale, from where nothing can be awaited; see [`Stampede::mark_stale_now`].
     pub fn mark_stale_now<F>(&self, key: impl KeyOf<K, F>) -> bool {
         self.handle.mark_stale_now(key)
     }
@@ -675,8 +679,8 @@ where
 // By hand, to say that a clone counts references, and asks nothing of the types.
 impl<K, V, E> Clone for Cache<K, V, E> {
     fn clone(&self) -> Self {
-        let (handle, loader) = (self.handle.clone(), self.loader.clone());
-        Self { handle, loader, hook: self.hook.clone(), absent: self.absent.clone() }
+        let (handle, loader) = (self.handle.clone(), Arc::clone(&self.loader));
+        Self { handle, loader, hooks: Arc::clone(&self.hooks) }
     }
 }
 

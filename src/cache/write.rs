@@ -60,8 +60,20 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         (Invalidation { local: recorded > 0, remote: self.tell(errand).await }, recorded)
     }
 
-    /// Makes stale what carries one of the tags, as [`mark_stale_now`](Self::mark_stale_now)
-    /// does it for a key: in this process, and in the others.
+    pub(crate) async fn mark_stale(self: &Arc<Self>, key: &Key) -> Invalidation {
+        let (local, errand) = self.mark_stale_here(key);
+        Invalidation { local, remote: self.tell(errand).await }
+    }
+
+    /// Makes a value stale from where nothing can be awaited.
+    pub(crate) fn mark_stale_in_background(self: &Arc<Self>, key: &Key) -> bool {
+        let (local, errand) = self.mark_stale_here(key);
+        self.tell_in_background(errand);
+        local
+    }
+
+    /// Makes stale what carries one of the tags, as [`mark_stale`](Self::mark_stale) does it for a
+    /// key: in this process, and in the others.
     pub(crate) async fn mark_tags_stale(self: &Arc<Self>, tags: &[Tag]) -> Invalidation {
         self.invalidate_tags(tags.iter().map(Tag::stale_mark).collect()).await
     }
@@ -109,6 +121,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let tag = uri_tag_of(key.as_bytes());
         let has_ended = tag.and_then(|tag| self.engine.invalidate_if_live(&tag)).is_some();
         (self.engine.drop_here(key) || has_ended, errand)
+    }
+
+    fn mark_stale_here(&self, key: &Key) -> (bool, Option<Errand>) {
+        let errand = self.begin(|shared| shared.invalidate_tags([Tag::mark_of_key(key)].into()));
+        (self.engine.mark_stale(key), errand)
     }
 
     #[cfg(feature = "http")]
@@ -182,6 +199,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let Some(errand) = errand else { return Announcement::NoRemote };
         match self.engine.errand(self.keeping(errand)).await {
             Some(Delivery::Done) => Announcement::Done,
+            Some(Delivery::NoLog) => Announcement::NoRemote,
             // Also when the runtime shut down before it was told.
             Some(Delivery::Queued) | None => Announcement::Queued,
         }

@@ -18,18 +18,7 @@ pub(crate) struct Arrival<V: Send + Sync + 'static, P> {
     entry: Arc<Entry<V>>,
     place: P,
     /// Dropped last: a caller that enters the other flight anew must not find this one.
-    beside: Beside<V>,
-}
-
-/// The same result under another key; it ends with the first.
-struct Beside<V: Send + Sync + 'static>(Option<Leader<V>>);
-
-impl<V: Send + Sync + 'static> Drop for Beside<V> {
-    fn drop(&mut self) {
-        if let Some(leader) = self.0.take() {
-            leader.end(Conclusion::Withdraw);
-        }
-    }
+    beside: Option<Leader<V>>,
 }
 
 impl<V: Send + Sync + 'static, P: Destination<V>> Arrival<V, P> {
@@ -41,8 +30,8 @@ impl<V: Send + Sync + 'static, P: Destination<V>> Arrival<V, P> {
     ) -> Self {
         let looked_for_at = announce(&place, &|| leader.may_store(&entry));
         let other = looked_for_at.filter(|key| key != leader.key());
-        let beside = Beside(other.and_then(|key| leader.lead_beside(key)));
-        for leader in beside.0.iter().chain([&leader]) {
+        let beside = other.and_then(|key| leader.lead_beside(key));
+        for leader in beside.iter().chain([&leader]) {
             leader.publish(Arc::clone(&entry));
         }
         Self { leader, entry, place, beside }
@@ -63,15 +52,10 @@ impl<V: Send + Sync + 'static, P: Destination<V>> Arrival<V, P> {
     /// Says that more arrives within `limit`, so that no waiter takes it for lost. Callers join as
     /// long as no more than `pause` goes by without more.
     pub(crate) fn goes_on(&self, limit: Duration, pause: Duration) {
-        for leader in self.beside.0.iter().chain([&self.leader]) {
+        for leader in self.beside.iter().chain([&self.leader]) {
             leader.expect_within(limit);
             leader.join_within(pause);
         }
-    }
-
-    /// Returns whether no caller waits for it, and it need not go on without one.
-    pub(crate) fn is_needless(&self) -> bool {
-        self.leader.is_needless()
     }
 
     /// Says that it has paused: other processes need not wait for it.

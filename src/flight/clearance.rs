@@ -453,8 +453,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             UncacheableFor::AllRequests => marks.evidence.decline_all(self.traits, until),
             UncacheableFor::OtherProcesses => {}
         });
-        let evidence = self.engine.table.read_marks(key, |marks| marks.evidence);
-        let evidence = evidence.unwrap_or_default();
+        let evidence = self.engine.evidence(key);
         // Otherwise they wait for two leaders of their own: what others have seen is none of them.
         if evidence.lets_pass(self.traits, now) {
             self.flight.publish(Verdict::Declined(DeclinedFor::ByEvidence));

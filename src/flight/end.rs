@@ -52,6 +52,8 @@ pub(crate) enum End<V> {
     Held { error: Error, noted: Option<Duration> },
     /// Another process refreshes the key; this one looks again after a pause.
     LeftToAnother(Duration),
+    /// The computation was cancelled: no caller waited for it.
+    Unwanted,
     /// The leader was dropped, at any point.
     Lost,
 }
@@ -246,8 +248,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
 
         let computation = steps.computation.map(|end| (end, steps.failure));
         let effect = steps.failure.map(|effect| effect.callers_got);
-        let is_hidden =
-            |error: &Error| effect == Some(CallersGot::StaleValue) && !error.is_answer();
+        let is_hidden = |error: &Error| {
+            effect == Some(CallersGot::StaleValue) && !error.is_answer() && !self.is_told
+        };
         let report = (is_refused || computation.is_some()).then(|| Report {
             observer: Arc::clone(&engine.observer),
             key: flight.key.clone(),
@@ -311,15 +314,15 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 Steps { replaced, ..Steps::of(Verdict::Failed(SharedFailure::of(error)), None) }
             }
             End::LeftToAnother(pause) => {
-                marks.pause_refreshes_until(now.plus(pause));
+                marks.refresh_pause.pause_until(now.plus(pause));
                 Steps::of(Verdict::Abandoned(Abandonment::Lost), None)
             }
+            End::Unwanted => {
+                let verdict = Verdict::Abandoned(Abandonment::Lost);
+                Steps::of(verdict, Some(ComputationEnd::Cancelled))
+            }
             End::Lost => {
-                let how = match self.is_needless() {
-                    true => ComputationEnd::Cancelled,
-                    false => ComputationEnd::Dropped,
-                };
-                let how = self.has_computed.then_some(how);
+                let how = self.has_computed.then_some(ComputationEnd::Dropped);
                 Steps::of(Verdict::Abandoned(Abandonment::Lost), how)
             }
         }
@@ -373,7 +376,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             }
             // Its callers have the stale value. The next refresh comes later.
             Conclusion::DeclineRefresh => {
-                marks.decline_refresh(now, self.engine.settings.hold_policy());
+                marks.refresh_pause.decline(now, self.engine.settings.hold_policy());
                 let verdict = Verdict::Abandoned(Abandonment::NotShared);
                 Steps::of(verdict, Some(ComputationEnd::Declined))
             }
@@ -441,7 +444,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
     /// The callers of a refresh, and those of whom the leader knows that they have a value in
     /// hand, get that.
     fn failure_effect(&self, otherwise: CallersGot, held_for: Option<Duration>) -> FailureEffect {
-        let has_value = self.is_refresh() || self.fallback.is_some();
+        let has_value = self.fallback.is_some();
         let callers_got = if has_value { CallersGot::StaleValue } else { otherwise };
         FailureEffect { callers_got, held_for }
     }
@@ -500,9 +503,11 @@ impl<V> End<V> {
                 Conclusion::Share(_) | Conclusion::NotShared | Conclusion::Withdraw => false,
             },
             Self::Panicked | Self::Held { noted: Some(_), .. } | Self::LeftToAnother(_) => true,
-            Self::Filled { .. } | Self::Found(_) | Self::Held { noted: None, .. } | Self::Lost => {
-                false
-            }
+            Self::Filled { .. }
+            | Self::Found(_)
+            | Self::Held { noted: None, .. }
+            | Self::Unwanted
+            | Self::Lost => false,
         }
     }
 }

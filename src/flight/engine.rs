@@ -23,7 +23,7 @@ use crate::entry::Entry;
 use crate::error::{Error, ErrorKind};
 use crate::flight::client_key::ClientKey;
 use crate::flight::computation::{Computation, OriginCall};
-use crate::flight::evidence::RequestTraits;
+use crate::flight::evidence::{Evidence, RequestTraits};
 use crate::flight::hold::{HeldKey, HoldCheck, MOST_ERROR_BYTES};
 use crate::flight::lending::{self, Scope, Wait};
 use crate::flight::marks::Marks;
@@ -336,7 +336,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
             return vacancy.end();
         }
         let error = Error::new(ErrorKind::ComputeTimeout);
-        let leftover = flight.settle(Verdict::Failed(SharedFailure::of(error)));
+        let leftover = flight.settle(Verdict::Failed(SharedFailure::untold(error)));
         flight.wake();
         self.release(&flight.computation);
         if leftover.verdict.is_none() {
@@ -409,21 +409,14 @@ impl<V: Send + Sync + 'static> Engine<V> {
         self.table.read_marks(key, |marks| with(marks, now)).unwrap_or(false)
     }
 
+    /// Returns what is known of the results of a key.
+    pub(crate) fn evidence(&self, key: &Key) -> Evidence {
+        self.table.read_marks(key, |marks| marks.evidence).unwrap_or_default()
+    }
+
     /// Returns whether a caller gains nothing by waiting for another's result.
     pub(crate) fn lets_pass(&self, key: &Key, who: RequestTraits) -> bool {
-        self.is_marked(key, |marks, now| marks.evidence.lets_pass(who, now))
-    }
-
-    /// Returns whether results are known to be shared between callers with such credentials.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
-    pub(crate) fn is_shared(&self, key: &Key) -> bool {
-        self.is_marked(key, |marks, now| marks.evidence.is_shared(now))
-    }
-
-    /// Returns whether a result was declined lately.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "HTTP's credentials"))]
-    pub(crate) fn is_declined(&self, key: &Key) -> bool {
-        self.is_marked(key, |marks, now| marks.evidence.is_declined(now))
+        self.evidence(key).lets_pass(who, self.clock.now())
     }
 
     /// Returns whether the last refresh of the key was declined, and the next one waits.
@@ -434,8 +427,7 @@ impl<V: Send + Sync + 'static> Engine<V> {
 
     /// Returns whether a caller's request equals the last one whose result might be shared.
     pub(crate) fn is_like_shared(&self, request: &FlightRequest) -> bool {
-        let who = request.traits;
-        self.is_marked(&request.key, |marks, now| marks.evidence.is_like_shared(who, now))
+        self.evidence(&request.key).is_like_shared(request.traits, self.clock.now())
     }
 
     /// Changes the marks of a key.

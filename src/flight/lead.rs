@@ -74,7 +74,7 @@ impl<V: Send + Sync + 'static> Lead<V> {
             started: self.0.started,
             version: lease.map(|lease| lease.grant.version),
             is_second: self.0.is_second,
-            leased_key: lease.map(|lease| lease.key.clone()),
+            leased_key: lease.map(|lease| lease.attempt.key.clone()),
             replaces_value: lease.is_some_and(|lease| lease.over_value),
             way: lease.map(|lease| lease.way.clone()).unwrap_or_default(),
         }
@@ -193,7 +193,7 @@ impl<V: Send + Sync + 'static> Lead<V> {
     /// lease was granted.
     pub(crate) fn discard_remote_value(&mut self) {
         if let Some(lease) = &mut self.0.lease {
-            lease.discard_remote_value();
+            lease.over_value = false;
         }
     }
 
@@ -222,6 +222,11 @@ impl<V: Send + Sync + 'static> Lead<V> {
         self.0.expect_within(limit);
     }
 
+    /// Says that the failure is that of a call which another leader tells of.
+    pub(crate) fn is_told_of(&mut self) {
+        self.0.is_told = true;
+    }
+
     /// Returns whether its work is to begin: a caller wants the result, or none needs to.
     pub(crate) fn is_wanted(&self) -> bool {
         self.0.is_wanted() || self.0.is_in_background()
@@ -232,7 +237,17 @@ impl<V: Send + Sync + 'static> Lead<V> {
         self.0.is_unbounded()
     }
 
-    /// Waits until the work is of no use any more, see [`Leader::is_needless`].
+    /// Returns whether the work is of no use, see [`Leader::is_needless`].
+    pub(crate) fn is_needless(&self) -> bool {
+        self.0.is_needless()
+    }
+
+    /// Ends the flight of work that was of no use, and is dropped.
+    pub(crate) fn cancel(self) {
+        self.0.end(End::Unwanted);
+    }
+
+    /// Waits until the work is of no use any more.
     pub(crate) async fn wait_until_needless(&self) {
         self.0.wait_until_needless().await;
     }

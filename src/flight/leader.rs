@@ -22,7 +22,7 @@ use tokio::time::Instant;
 
 use crate::clock::Tick;
 use crate::entry::{ComputationStart, Entry};
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, contain_panic};
 use crate::flight::computation::OriginCall;
 use crate::flight::end::{End, Leavings};
 use crate::flight::engine::{Engine, GRACE};
@@ -72,6 +72,8 @@ pub(crate) struct Leader<V: Send + Sync + 'static> {
     /// Whether the work has begun: before that there is no computation to report.
     pub(super) has_computed: bool,
     pub(super) is_ended: bool,
+    /// A failure of it is that of a call which another leader has told of.
+    pub(super) is_told: bool,
     /// Given up however the flight ends, unless it is filled.
     pub(super) lease: Option<Box<Lease<V>>>,
     /// Whether a hold that follows a failure concerns other processes.
@@ -114,6 +116,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
             held: None,
             has_computed: false,
             is_ended: false,
+            is_told: false,
             lease: None,
             holds_elsewhere: true,
             interest: None,
@@ -379,27 +382,26 @@ impl<V: Send + Sync + 'static> Leader<V> {
         let has_place = !self.is_unbounded;
         let scope = Scope::new(places, computation, self.scope.take());
         self.scope = Some(Arc::clone(&scope));
-        {
-            let work = AssertUnwindSafe(lending::within(scope, work)).catch_unwind();
-            let mut work = std::pin::pin!(work);
-            let limit = self.engine.settings.compute_timeout();
-            loop {
-                self.expect_within(limit);
-                match tokio::time::timeout(limit, self.or_needless(work.as_mut())).await {
-                    Ok(Some(Ok(output))) => return Ok(output),
-                    Ok(Some(Err(panic))) => {
-                        self.conclude_panicked(&*panic);
-                        std::panic::resume_unwind(panic)
-                    }
-                    Ok(None) => break,
-                    // It goes on for its callers; for others its data is too old.
-                    Err(_) if !has_place || self.engine.mode() != Mode::On => self.flight.forget(),
-                    Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
+        let work = AssertUnwindSafe(lending::within(scope, work)).catch_unwind();
+        let mut work = std::pin::pin!(Some(work));
+        let limit = self.engine.settings.compute_timeout();
+        while let Some(driven) = work.as_mut().as_pin_mut() {
+            self.expect_within(limit);
+            match tokio::time::timeout(limit, self.or_needless(driven)).await {
+                Ok(Some(Ok(output))) => return Ok(output),
+                Ok(Some(Err(panic))) => {
+                    self.conclude_panicked(&*panic);
+                    std::panic::resume_unwind(panic)
                 }
+                // Dropped before its place returns: what comes next does not run beside it. A panic in
+                // that is none of the computation.
+                Ok(None) => drop(contain_panic(|| work.set(None))),
+                // It goes on for its callers; for others its data is too old.
+                Err(_) if !has_place || self.engine.mode() != Mode::On => self.flight.forget(),
+                Err(_) => return Err(Error::new(ErrorKind::ComputeTimeout)),
             }
         }
-        // The work is dropped before its place returns: what comes next does not run beside it.
-        drop(self.conclude(End::Lost));
+        drop(self.conclude(End::Unwanted));
         Err(Error::new(ErrorKind::ShutDown))
     }
 
@@ -429,7 +431,9 @@ impl<V: Send + Sync + 'static> Leader<V> {
     pub(super) fn is_needless(&self) -> bool {
         let is_cancelled = || {
             let share = self.engine.settings.cancel_unwanted.filter(|_| !self.is_in_background());
+            // A value that was put has taken no time.
             let fallback = self.fallback.as_ref().map(|window| window.computed_in());
+            let fallback = fallback.filter(|took| !took.is_zero());
             let expected = fallback.or_else(|| self.engine.usual_time.get());
             let has_run = self.engine.clock.now().since(self.started.tick);
             share.is_some_and(|share| expected.is_none_or(|it| has_run < it.mul_f64(share)))
@@ -547,7 +551,7 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 self.publish(Arc::clone(entry));
                 self.leave_place();
                 let (errands, targets) =
-                    (lease.errands().clone(), place.targets(entry, &lease.key));
+                    (lease.attempt.errands.clone(), place.targets(entry, &lease.attempt.key));
                 errands.run(self.share(lease, Arc::clone(entry), applied, targets, place));
                 leavings
             }

@@ -37,12 +37,12 @@ impl RefreshPause {
         self.declined > 0 && !self.is_old(now)
     }
 
-    fn pause_until(&mut self, until: Tick) {
+    pub(super) fn pause_until(&mut self, until: Tick) {
         self.until = until;
         self.remembered_until = self.remembered_until.max(until);
     }
 
-    fn decline(&mut self, now: Tick, policy: HoldPolicy) {
+    pub(super) fn decline(&mut self, now: Tick, policy: HoldPolicy) {
         if self.is_old(now) {
             self.declined = 0;
         }
@@ -71,15 +71,6 @@ impl Marks {
     pub(crate) fn set_storable(&mut self, unkeyed: u64, until: Tick) {
         self.evidence.share(unkeyed, until);
         self.refresh_pause = RefreshPause::default();
-    }
-
-    pub(crate) fn pause_refreshes_until(&mut self, until: Tick) {
-        self.refresh_pause.pause_until(until);
-    }
-
-    /// Notes that the result of a refresh may not be stored. The pause grows with each.
-    pub(crate) fn decline_refresh(&mut self, now: Tick, policy: HoldPolicy) {
-        self.refresh_pause.decline(now, policy);
     }
 
     fn is_idle(&self, now: Tick) -> bool {

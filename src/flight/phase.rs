@@ -64,11 +64,19 @@ pub(crate) struct SharedFailure<V> {
     pub(crate) each_computes: bool,
     /// What the failed computation returned, for the waiters that may have it.
     pub(crate) result: Option<Arc<Entry<V>>>,
+    /// Set once a waiter has told of the failure that a stale value has hidden from it; none where the
+    /// leader tells.
+    pub(crate) is_told: Option<Arc<OnceLock<()>>>,
 }
 
 impl<V> SharedFailure<V> {
     pub(crate) fn of(error: Error) -> Self {
-        Self { error, each_computes: false, result: None }
+        Self { error, each_computes: false, result: None, is_told: None }
+    }
+
+    /// The failure of a leader that tells of nothing.
+    pub(super) fn untold(error: Error) -> Self {
+        Self { is_told: Some(Arc::new(OnceLock::new())), ..Self::of(error) }
     }
 }
 
@@ -76,7 +84,7 @@ impl<V> SharedFailure<V> {
 impl<V> Clone for SharedFailure<V> {
     fn clone(&self) -> Self {
         let (error, result) = (self.error.clone(), self.result.clone());
-        Self { error, each_computes: self.each_computes, result }
+        Self { error, each_computes: self.each_computes, result, is_told: self.is_told.clone() }
     }
 }
 

@@ -20,6 +20,9 @@ pub(crate) trait Store<V>: Send + Sync + 'static {
     /// Removes the entry of `key`, if there is one.
     fn remove(&self, key: &Key) -> StoreChange<V>;
 
+    /// Returns the entry for the cache's own work, which is no use of it.
+    fn peek(&self, key: &[u8]) -> Option<Arc<Entry<V>>>;
+
     /// Removes everything.
     #[cfg_attr(not(feature = "remote"), allow(dead_code, reason = "a remote that was away"))]
     fn clear(&self) -> Garbage<V>;

@@ -11,6 +11,7 @@ use crate::clock::Tick;
 use crate::error::Error;
 use crate::flight::marks::{MarkMap, Marks};
 use crate::flight::phase::Flight;
+use crate::flight::queue::shrink;
 use crate::key::{Key, primary_of};
 use crate::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, RandomState};
 
@@ -18,9 +19,6 @@ const SHARDS: usize = if cfg!(stampede_model) { 1 } else { 64 };
 
 /// Keys with marks per shard, about 16,000 in all.
 const MARKS_PER_SHARD: usize = 256;
-
-/// Shards smaller than this are not worth shrinking.
-const LEAST_CAPACITY: usize = 64;
 
 pub(crate) struct Table<V> {
     shards: Box<[Mutex<TableShard<V>>]>,
@@ -45,13 +43,6 @@ pub(crate) struct Removed<V> {
 impl<V> Default for Removed<V> {
     fn default() -> Self {
         Self { flight: None, _error: None }
-    }
-}
-
-impl<V> Removed<V> {
-    pub(crate) fn and_error(mut self, error: Option<Error>) -> Self {
-        self._error = error;
-        self
     }
 }
 
@@ -122,10 +113,7 @@ impl<V> Table<V> {
         }
         let flight = shard.flights.remove(&flight.key);
         self.running.fetch_sub(1, Ordering::Relaxed);
-        let len = shard.flights.len();
-        if shard.flights.capacity() > LEAST_CAPACITY.max(len * 4) {
-            shard.flights.shrink_to(len * 2);
-        }
+        shrink(&mut shard.flights);
         Removed { flight, ..Removed::default() }
     }
 
@@ -135,10 +123,10 @@ impl<V> Table<V> {
         let mut shard = self.shard(key).lock();
         let error = shard.marks.end_hold(key);
         let Some(flight) = shard.flights.get(key).cloned() else {
-            return (false, Removed::default().and_error(error));
+            return (false, Removed { flight: None, _error: error });
         };
         flight.forget();
-        (true, self.remove(&mut shard, &flight).and_error(error))
+        (true, Removed { _error: error, ..self.remove(&mut shard, &flight) })
     }
 
     /// The same for the flights whose results would stand under an entry's key of the HTTP

@@ -53,6 +53,10 @@ impl Store<u32> for Map {
         changed(self.0.lock().remove(key).is_some())
     }
 
+    fn peek(&self, key: &[u8]) -> Option<Arc<Entry<u32>>> {
+        self.0.lock().get(key).cloned()
+    }
+
     fn clear(&self) -> Garbage<u32> {
         self.0.lock().clear();
         Garbage::none()

@@ -543,7 +543,12 @@ impl<'a, V: Send + Sync + 'static> Resolver<'a, V> {
         waiter: &Waiter<V>,
         failure: SharedFailure<V>,
     ) -> Step<V> {
-        let SharedFailure { error, result, .. } = failure;
+        let SharedFailure { error, result, is_told, .. } = failure;
+        if is_told.is_some_and(|is_told| is_told.set(()).is_ok())
+            && let Some(entry) = stand_in(self.engine, caller, &waiter.flight.key, &error)
+        {
+            return Step::Answer(entry, CacheOutcome::StaleIfError);
+        }
         if let Some(entry) = caller.fallback_for(&error) {
             return Step::Answer(entry, CacheOutcome::StaleIfError);
         }

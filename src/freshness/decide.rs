@@ -22,40 +22,24 @@ pub(crate) enum Freshness {
     Expired,
 }
 
-/// What is judged. A fresh entry without early refresh is asked for its first moment alone.
-pub(crate) trait Judged {
-    fn fresh_until(&self) -> Tick;
-
-    fn window(&self) -> Window;
-}
-
-impl Judged for Window {
-    #[cfg_attr(not(debug_assertions), inline(always))]
-    fn fresh_until(&self) -> Tick {
-        self.fresh_until
-    }
-
-    fn window(&self) -> Window {
-        *self
-    }
-}
-
-/// Judges an entry at `now`, or the window of one. `sample` draws from (0, 1]; it is asked only
+/// Judges an entry at `now`. One that is fresh is asked for its window only with early refresh.
+/// `sample` draws from (0, 1]; it is asked only
 /// when early refresh is on and the end of the lifetime is near.
 #[cfg_attr(not(debug_assertions), inline(always))]
 pub(crate) fn decide(
-    judged: &impl Judged,
+    fresh_until: Tick,
+    window: impl FnOnce() -> Window,
     now: Tick,
     early: Option<&EarlyRefresh>,
     sample: impl FnOnce() -> f64,
 ) -> Freshness {
-    if now < judged.fresh_until() {
+    if now < fresh_until {
         return match early {
-            Some(early) if early.is_due(&judged.window(), now, sample) => Freshness::Early,
+            Some(early) if early.is_due(&window(), now, sample) => Freshness::Early,
             _ => Freshness::Fresh,
         };
     }
-    let window = judged.window();
+    let window = window();
     if now < window.stale_until {
         Freshness::Stale
     } else if now < window.error_until {
@@ -86,6 +70,10 @@ mod tests {
         Window::new(Tick::from_nanos(0), lifetimes, Duration::from_secs(1))
     }
 
+    fn judge(now: Tick, early: Option<&EarlyRefresh>, sample: impl FnOnce() -> f64) -> Freshness {
+        decide(window().fresh_until, window, now, early, sample)
+    }
+
     #[test]
     fn an_entry_goes_from_fresh_to_stale_to_expired_at_the_stated_moments() {
         for (millis, expected) in [
@@ -98,18 +86,18 @@ mod tests {
             (31_000, Freshness::Expired),
         ] {
             let now = Tick::from_nanos(millis * 1_000_000);
-            assert_eq!(decide(&window(), now, None, sample), expected, "at {millis} ms");
+            assert_eq!(judge(now, None, sample), expected, "at {millis} ms");
         }
     }
 
     #[test]
     fn without_early_refresh_no_sample_is_drawn() {
-        decide(&window(), Tick::from_nanos(10_999_000_000), None, || panic!("drawn"));
+        judge(Tick::from_nanos(10_999_000_000), None, || panic!("drawn"));
     }
 
     #[test]
     fn far_from_the_end_no_sample_is_drawn() {
         let early = EarlyRefresh { beta: 1.0, max_share: 0.25 };
-        decide(&window(), Tick::from_nanos(8_000_000_000), Some(&early), || panic!("drawn"));
+        judge(Tick::from_nanos(8_000_000_000), Some(&early), || panic!("drawn"));
     }
 }

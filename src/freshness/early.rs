@@ -59,7 +59,9 @@ mod tests {
         let (mut recomputations, mut lead, mut refreshed_at) = (0, 0.0, f64::INFINITY);
         while at < refreshed_at {
             let now = Tick::from_nanos((at * 1e9) as u64);
-            if decide(&window, now, Some(&early), || 1.0 - rng.f64()) != Freshness::Fresh {
+            if decide(window.fresh_until, || window, now, Some(&early), || 1.0 - rng.f64())
+                != Freshness::Fresh
+            {
                 recomputations += 1;
                 if recomputations == 1 {
                     lead = end - at;
@@ -121,7 +123,13 @@ mod tests {
         let window = Window::new(Tick::from_nanos(0), lifetimes, Duration::from_secs(60));
         let early = EarlyRefresh { beta: 1.0, max_share: 0.25 };
         let at = |secs: u64| {
-            decide(&window, Tick::from_nanos(secs * 1_000_000_000), Some(&early), || 1e-9)
+            decide(
+                window.fresh_until,
+                || window,
+                Tick::from_nanos(secs * 1_000_000_000),
+                Some(&early),
+                || 1e-9,
+            )
         };
         assert_eq!(at(65), Freshness::Fresh);
         assert_eq!(at(66), Freshness::Early);

@@ -40,7 +40,7 @@ mod early;
 mod short_span;
 mod window;
 
-pub(crate) use decide::{Freshness, Judged, decide, sample};
+pub(crate) use decide::{Freshness, decide, sample};
 pub(crate) use early::EarlyRefresh;
 pub(crate) use short_span::ShortSpan;
 pub(crate) use window::{Lifetimes, PackedWindow, Window};

@@ -86,7 +86,7 @@ fn the_page_lists_every_metric_with_its_type_unit_and_labels() {
             MetricKind::Histogram => "histogram",
         };
         let unit = match metric.name() {
-            name if name.ends_with("_seconds") => "seconds",
+            name if name.contains("_seconds") => "seconds",
             name if name.ends_with("_bytes") => "bytes",
             _ => "number",
         };

@@ -41,11 +41,11 @@ use crate::http::read_watch::ReadWatch;
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct CacheFor {
-    ttl: Duration,
-    stale_for: Option<Duration>,
-    stale_if_error: Option<Duration>,
-    tags: Vec<Tag>,
-    public: bool,
+    pub(crate) ttl: Duration,
+    pub(crate) stale_for: Option<Duration>,
+    pub(crate) stale_if_error: Option<Duration>,
+    pub(crate) tags: Vec<Tag>,
+    pub(crate) public: bool,
 }
 
 impl CacheFor {
@@ -100,26 +100,6 @@ impl CacheFor {
         #[cfg(all(feature = "axum", debug_assertions))]
         ReadWatch::end(extensions);
         extensions.remove::<Self>()
-    }
-
-    pub(crate) fn ttl(&self) -> Duration {
-        self.ttl
-    }
-
-    pub(crate) fn stale_window(&self) -> Option<Duration> {
-        self.stale_for
-    }
-
-    pub(crate) fn error_window(&self) -> Option<Duration> {
-        self.stale_if_error
-    }
-
-    pub(crate) fn tags(&self) -> &[Tag] {
-        &self.tags
-    }
-
-    pub(crate) fn is_public(&self) -> bool {
-        self.public
     }
 }
 

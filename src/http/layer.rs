@@ -8,6 +8,7 @@ mod set;
 #[cfg(all(test, feature = "serde"))]
 mod tests;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -156,10 +157,10 @@ impl HttpStampede {
     ///
     /// It begins with the table `http` of `Settings`, where the handle was built from a file.
     pub fn http_layer(&self) -> HttpLayer {
-        self.0.layers.add_one();
+        self.0.layers.fetch_add(1, Ordering::Relaxed);
         let values = &self.0.values;
         let config = HttpConfig {
-            ttl: values.lifetimes.map(|lifetimes| lifetimes.ttl),
+            ttl: values.ttl,
             status_ttl: values.status_ttl.clone(),
             stale_for: values.stale_for,
             stale_if_error: values.stale_if_error,
@@ -327,7 +328,7 @@ impl HttpLayer {
     /// Where a clone or a service has the settings as they were, there are two layers from now on.
     fn note_change(&mut self) {
         if Arc::get_mut(&mut self.made).is_none_or(|made| made.get().is_some()) {
-            self.cache.0.layers.add_one();
+            self.cache.0.layers.fetch_add(1, Ordering::Relaxed);
         }
         self.made = Arc::default();
     }

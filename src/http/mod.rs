@@ -56,6 +56,7 @@ pub(crate) mod layer;
 mod outcome;
 #[cfg(all(feature = "axum", debug_assertions))]
 mod read_watch;
+mod replay;
 #[cfg(feature = "axum")]
 pub(crate) mod router_service;
 pub(crate) mod rules;

@@ -21,6 +21,8 @@ pub(crate) enum KeyKind {
     Struct = b'k',
     /// A record that makes entries with a tag stale.
     StaleMark = b'm',
+    /// A key, in place of the tag whose entries a record makes stale.
+    MarkedKey = b'e',
     /// The hash that stands for a long tag in the log of a process.
     LongTag = b'x',
     /// A request over HTTP that names its host in a field, or nowhere.
@@ -76,6 +78,22 @@ pub(crate) fn text_of(bytes: &[u8]) -> String {
         }
     }
     text
+}
+
+/// Reads what [`text_of`] writes. Other characters stand for their own bytes.
+pub(crate) fn bytes_of(text: &str) -> Option<Vec<u8>> {
+    let (mut bytes, mut rest) = (Vec::with_capacity(text.len()), text.as_bytes());
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digit = |at: usize| char::from(*after.get(at)?).to_digit(16);
+        bytes.push((digit(0)? << 4 | digit(1)?) as u8);
+        rest = &after[2..];
+    }
+    Some(bytes)
 }
 
 /// How many bytes stand between the start of a variant's key and the primary key in it.

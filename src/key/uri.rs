@@ -119,6 +119,17 @@ fn is_anchor(key: &Key) -> bool {
     }
 }
 
+/// Returns whether a key is of no response over HTTP, or says nothing but the URI of one.
+pub(crate) fn is_plain(key: &[u8]) -> bool {
+    #[cfg(feature = "http")]
+    return match super::primary_of(key) {
+        Some(primary) => primary == key && UriName::is_all_of(key),
+        None => !key.starts_with(&KeyKind::Anchor.start()),
+    };
+    #[cfg(not(feature = "http"))]
+    !key.is_empty()
+}
+
 /// The schemes of HTTP. A write to a URI may concern both.
 #[cfg(all(feature = "http", any(feature = "remote", test)))]
 const SCHEMES: [&[u8]; 2] = [b"http", b"https"];

@@ -117,17 +117,13 @@ impl Epoch {
     /// Makes a new epoch, which no other process makes.
     #[must_use]
     pub fn random() -> Self {
-        let [number, other] = [Token::random().0, Token::random().0].map(|bits| bits as u64);
-        Self::new(number).or(Self::new(other)).unwrap_or(Self(NonZeroU64::MIN))
+        Self(NonZeroU64::MIN | Token::random().0 as u64)
     }
 
     /// Takes a number as an epoch: any but 0.
     #[must_use]
-    pub const fn new(number: u64) -> Option<Self> {
-        match NonZeroU64::new(number) {
-            Some(number) => Some(Self(number)),
-            None => None,
-        }
+    pub fn new(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
     }
 
     /// Reads 16 hexadecimal digits.
@@ -249,20 +245,12 @@ impl<T> AcquireOutcome<T> {
 impl<T> fmt::Debug for AcquireOutcome<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Hit { now, .. } => {
-                f.debug_struct("Hit").field("now", now).finish_non_exhaustive()
+            Self::Hit { now, .. } => write!(f, "Hit({now:?}, ..)"),
+            Self::Granted(grant) => write!(f, "Granted({grant:?})"),
+            Self::Locked { now, left, waiting, holder } => {
+                write!(f, "Locked({now:?}, {left:?}, {waiting} waiting, {holder:?})")
             }
-            Self::Granted(grant) => f.debug_tuple("Granted").field(grant).finish(),
-            Self::Locked { now, left, waiting, holder } => f
-                .debug_struct("Locked")
-                .field("now", now)
-                .field("left", left)
-                .field("waiting", waiting)
-                .field("holder", holder)
-                .finish(),
-            Self::Held { now, left } => {
-                f.debug_struct("Held").field("now", now).field("left", left).finish()
-            }
+            Self::Held { now, left } => write!(f, "Held({now:?}, {left:?})"),
         }
     }
 }

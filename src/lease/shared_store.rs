@@ -1,9 +1,9 @@
 //! The store and the lock that several processes share, as the engine sees them.
 
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
+
+use futures_util::future::BoxFuture;
 
 use crate::clock::Tick;
 use crate::entry::Entry;
@@ -18,12 +18,10 @@ use crate::lease::wakes::Listener;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unavailable;
 
-pub(crate) type RemoteFuture<'a, T> =
-    Pin<Box<dyn Future<Output = Result<T, Unavailable>> + Send + 'a>>;
+pub(crate) type RemoteFuture<'a, T> = BoxFuture<'a, Result<T, Unavailable>>;
 /// A write on its way to the remote: its order is that of the calls that made it. Dropped
 /// before it is done, it is queued as during an outage.
-pub(crate) type Errand = Pin<Box<dyn Future<Output = Delivery> + Send>>;
-pub(crate) type NoticeFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+pub(crate) type Errand = BoxFuture<'static, Delivery>;
 
 /// A look at one key of the remote.
 #[derive(Debug)]
@@ -66,6 +64,8 @@ pub(crate) enum UncacheableFor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Delivery {
     Done,
+    /// It has no log by which other processes would hear of it.
+    NoLog,
     /// It is away; it will be told before it is asked again.
     Queued,
 }
@@ -122,7 +122,7 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
         key: &'a Key,
         grant: &'a Grant,
         share: &'a FillPayload<V>,
-    ) -> NoticeFuture<'a, Result<FillOutcome, NotFilled>>;
+    ) -> BoxFuture<'a, Result<FillOutcome, NotFilled>>;
 
     /// Returns whether the lease still holds.
     fn renew<'a>(
@@ -137,7 +137,7 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
         key: &'a Key,
         token: &'a Token,
         hold: Option<Duration>,
-    ) -> NoticeFuture<'a, ()>;
+    ) -> BoxFuture<'a, ()>;
 
     /// Tells of an invalidation. It counts from the call, not from the first poll: callers that
     /// ask the remote for one of the keys after that wait until it is told. The process ends its
@@ -158,10 +158,10 @@ pub(crate) trait SharedStore<V>: Send + Sync + 'static {
     /// Finds out whether the local copies may be served: whether other processes have ended any
     /// of them. Ends within its own time-out, also without an answer, and soon where the caller
     /// `has_value` to serve.
-    fn vouch(&self, has_value: bool) -> NoticeFuture<'_, ()>;
+    fn vouch(&self, has_value: bool) -> BoxFuture<'_, ()>;
 
     /// Learns what other processes have ended up to now.
-    fn catch_up(&self) -> NoticeFuture<'_, ()>;
+    fn catch_up(&self) -> BoxFuture<'_, ()>;
 
     /// Returns a new try to get a lease.
     fn ask(&self) -> LeaseRequest;

@@ -13,14 +13,9 @@ use crate::key::Key;
 /// A wake-up is a hint: the woken leader looks again. Two keys with the same
 /// hash wake each other, and one of them without need.
 #[derive(Clone, Debug, Default)]
-pub struct Wakes(Arc<Mutex<Board>>);
+pub struct Wakes(Arc<Mutex<HashMap<u64, Slot, foldhash::fast::RandomState>>>);
 
 #[derive(Debug, Default)]
-struct Board {
-    waiting: HashMap<u64, Slot, foldhash::fast::RandomState>,
-}
-
-#[derive(Debug)]
 struct Slot {
     listeners: usize,
     rung: watch::Sender<u64>,
@@ -39,31 +34,28 @@ impl Wakes {
     pub fn listen(&self, key: &Key) -> Listener {
         let hash = key.stable_hash();
         let mut board = self.0.lock();
-        let slot = board
-            .waiting
-            .entry(hash)
-            .or_insert_with(|| Slot { listeners: 0, rung: watch::Sender::new(0) });
+        let slot = board.entry(hash).or_default();
         slot.listeners += 1;
         Listener { board: self.clone(), hash, rung: slot.rung.subscribe() }
     }
 
     /// Wakes every listener of the key with this hash.
     pub fn wake(&self, hash: u64) {
-        if let Some(slot) = self.0.lock().waiting.get(&hash) {
+        if let Some(slot) = self.0.lock().get(&hash) {
             slot.rung.send_modify(|rung| *rung += 1);
         }
     }
 
     /// Wakes every listener: messages may have been missed.
     pub fn wake_all(&self) {
-        for slot in self.0.lock().waiting.values() {
+        for slot in self.0.lock().values() {
             slot.rung.send_modify(|rung| *rung += 1);
         }
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        self.0.lock().waiting.len()
+        self.0.lock().len()
     }
 }
 
@@ -91,10 +83,10 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let mut board = self.board.0.lock();
-        if let Some(slot) = board.waiting.get_mut(&self.hash) {
+        if let Some(slot) = board.get_mut(&self.hash) {
             slot.listeners -= 1;
             if slot.listeners == 0 {
-                board.waiting.remove(&self.hash);
+                board.remove(&self.hash);
             }
         }
     }

@@ -13,33 +13,24 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use parking_lot::Mutex;
 
-use crate::entry::Entry;
+use crate::entry::{Entry, NOTED_USE};
 use crate::key::{self, Tag};
 
 /// How many rows are kept of keys, and of tags and routes each. With [`LONGEST_NAME`] that makes
 /// 64 KiB at most.
-const KEYS: usize = 128;
+pub(crate) const KEYS: usize = 128;
 const GROUPS: usize = 32;
 /// Of a longer name the first bytes are kept.
 pub(crate) const LONGEST_NAME: usize = 256;
 
-/// A use of this number comes to the ledger, and each that follows by as many.
-const FIRST: u32 = 16;
-/// From [`OFTEN`] on, of these only each that follows by so many.
+/// From [`OFTEN`] on, of the uses that come here only each that follows by so many counts.
 const SELDOM: u32 = 128;
 const OFTEN: u32 = 1024;
 
-/// Returns whether the ledger may have to know of this use.
-#[inline]
-pub(crate) fn is_noted(uses: u32) -> bool {
-    uses.is_multiple_of(FIRST)
-}
-
-/// Returns for how many uses this one stands, if it comes to the ledger.
+/// Returns for how many uses a noted one stands, if it counts.
 fn step(uses: u32) -> Option<u32> {
     match uses {
-        _ if !is_noted(uses) => None,
-        ..=OFTEN => Some(FIRST),
+        ..=OFTEN => Some(NOTED_USE),
         _ => uses.is_multiple_of(SELDOM).then_some(SELDOM),
     }
 }
@@ -155,7 +146,7 @@ impl Default for Ledger {
 }
 
 impl Ledger {
-    /// Notes a use of an entry that [`is_noted`]. A hit does not wait for another that is here: what
+    /// Notes a use of an entry that [is noted](Entry::is_noted_use). A hit does not wait for another that is here: what
     /// it has to say is lost then.
     #[cold]
     #[inline(never)]

@@ -5,6 +5,7 @@
 //! next line says how many.
 
 use std::collections::HashMap;
+use std::hash::BuildHasher;
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -56,7 +57,7 @@ impl LineLimit {
     /// Returns what to say of lines left out, if a line is to be written now.
     pub(super) fn admit(&self, key: &[u8], message: LogMessage, now: Instant) -> Option<LeftOut> {
         let mut recent = self.0.lock();
-        let hash = recent.hash(key);
+        let hash = recent.written.hasher().hash_one(key);
         recent.admit((hash, message), now)
     }
 
@@ -67,12 +68,6 @@ impl LineLimit {
 }
 
 impl Recent {
-    fn hash(&self, key: &[u8]) -> u64 {
-        use std::hash::BuildHasher;
-
-        self.written.hasher().hash_one(key)
-    }
-
     fn admit(&mut self, about: (u64, LogMessage), now: Instant) -> Option<LeftOut> {
         if let Some(written) = self.written.get_mut(&about)
             && now.duration_since(written.at) < PER_KEY

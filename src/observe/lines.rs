@@ -55,6 +55,7 @@ macro_rules! lines {
 
 lines! {
     Computed: DEBUG "computed" [key_hash key took end];
+    ModeChanged: INFO "the mode was switched" [mode];
     BatchCalled: DEBUG "called a batch loader" [keys took];
     FillRefused: DEBUG "fill refused" [key_hash key];
     BodyRefused: DEBUG "no room for an arriving body" [key_hash key];
@@ -196,6 +197,7 @@ fields! {
     cause: &'a str,
     remedy: &'static str,
     field: &'a str,
+    mode: &'static str,
     type_name: &'a str,
     assumed_bytes: usize,
     keys: u64,

@@ -78,14 +78,14 @@ pub(crate) fn warn_of_silence(server: &str, error: &'static str) {
 #[cfg(feature = "redis")]
 fn warn_of_server(server: &str, line: Line<'_>) {
     let line = Line { server: Some(server), ..line };
-    crate::observe::contain_panic(|| write(None, false, &line, LeftOut::default()));
+    crate::error::contain_panic(|| write(None, false, &line, LeftOut::default()));
 }
 
 /// Warns of a response that no layer has read what its handler says to. It belongs to no cache.
 #[cfg(all(feature = "axum", debug_assertions))]
 pub(crate) fn warn_of_unread() {
     let line = Line::of(LogMessage::CacheForUnread);
-    crate::observe::contain_panic(|| write(None, false, &line, LeftOut::default()));
+    crate::error::contain_panic(|| write(None, false, &line, LeftOut::default()));
 }
 
 fn is_enabled(level: Level) -> bool {
@@ -125,6 +125,7 @@ fn write(cache: Option<&str>, has_keys: bool, line: &Line<'_>, left_out: LeftOut
                 cause = line.cause,
                 remedy = line.remedy,
                 field = line.field,
+                mode = line.mode,
                 type_name = line.type_name,
                 assumed_bytes = line.assumed_bytes,
                 keys = line.keys,

@@ -70,7 +70,6 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::broadcast;
@@ -100,6 +99,7 @@ pub(crate) use table::{Observe, Occurrence};
 
 use crate::clock::Tick;
 use crate::entry::Entry;
+use crate::error::contain_panic;
 use crate::observe::counter::Counters;
 use crate::observe::ledger::Ledger;
 use crate::observe::log::Log;
@@ -237,21 +237,6 @@ impl Observe for Observer {
         // Most successes follow a success.
         if self.hidden_failures.load(Ordering::Relaxed) > 0 {
             self.hidden_failures.store(0, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Calls the user's code. A panic in it ends here, after the panic hook has
-/// reported it.
-fn contain_panic<T>(call: impl FnOnce() -> T) -> Option<T> {
-    match catch_unwind(AssertUnwindSafe(call)) {
-        Ok(result) => Some(result),
-        Err(panic) => {
-            // A payload's `Drop` is the user's code, too.
-            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-                std::mem::forget(panic);
-            }
-            None
         }
     }
 }

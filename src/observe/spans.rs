@@ -9,10 +9,11 @@ use tokio::time::Instant;
 use tracing::field::{Empty, display};
 use tracing::{Level, Span, debug_span, enabled};
 
+use crate::error::contain_panic;
 use crate::key::Key;
+use crate::observe::CacheLabel;
 use crate::observe::log::{escaped, hash};
 use crate::observe::rounded::Rounded;
-use crate::observe::{CacheLabel, contain_panic};
 
 /// Runs the work of a leader in a span below its caller's, on whatever task. Where no subscriber
 /// reads that span, it runs in its caller's own: another task would have none.
@@ -21,17 +22,17 @@ pub(crate) fn leading<F: Future>(cache: &CacheLabel, key: &Key, work: F) -> Span
         let own = span(cache, key, "leader");
         if own.is_disabled() { Span::current() } else { own }
     };
-    SpanScope::new(span, work, Scope::Work)
+    SpanScope::new(span, work, false)
 }
 
 /// Runs the rest of a leader's work in the current span.
 pub(crate) fn going_on<F: Future>(work: F) -> SpanScope<F> {
-    SpanScope::new(Span::current, work, Scope::Work)
+    SpanScope::new(Span::current, work, false)
 }
 
 /// Runs a wait in its own span, and records in it how long the wait took.
 pub(crate) fn waiting<F: Future>(cache: &CacheLabel, key: &Key, wait: F) -> SpanScope<F> {
-    SpanScope::new(|| span(cache, key, "waiter"), wait, Scope::Wait)
+    SpanScope::new(|| span(cache, key, "waiter"), wait, true)
 }
 
 fn span(cache: &CacheLabel, key: &Key, role: &'static str) -> Span {
@@ -48,14 +49,6 @@ fn span(cache: &CacheLabel, key: &Key, role: &'static str) -> Span {
         key = cache.log_keys.then(|| escaped(key)),
         waited = Empty,
     )
-}
-
-/// What runs in a span.
-#[derive(Clone, Copy)]
-enum Scope {
-    Work,
-    /// A wait, whose time is recorded.
-    Wait,
 }
 
 /// A span that a subscriber reads. It is in a box, because most waiting callers have none.
@@ -85,12 +78,10 @@ pin_project! {
 }
 
 impl<F: Future> SpanScope<F> {
-    fn new(span: impl FnOnce() -> Span, work: F, scope: Scope) -> Self {
+    fn new(span: impl FnOnce() -> Span, work: F, waits: bool) -> Self {
         let span = contain_panic(span).filter(|span| !span.is_none());
-        let watched = span.map(|span| {
-            let waits_from = matches!(scope, Scope::Wait).then(Instant::now);
-            Box::new(Watched { span, waits_from })
-        });
+        let waits_from = || waits.then(Instant::now);
+        let watched = span.map(|span| Box::new(Watched { waits_from: waits_from(), span }));
         Self { work: Some(work), watched }
     }
 }

@@ -533,7 +533,10 @@ impl Observer {
                 self.emit(|| Event::Invalidated { key: key.clone() });
                 self.invalidation(InvalidationKind::Remote);
             }
-            Occurrence::ModeChanged { mode } => self.emit(|| Event::ModeChanged { mode }),
+            Occurrence::ModeChanged { mode } => {
+                self.emit(|| Event::ModeChanged { mode });
+                write(Line { mode: Some(mode.as_str()), ..Line::of(LogMessage::ModeChanged) });
+            }
             Occurrence::WaitsLong { key, waited, lease } => {
                 let (key, waited, lease) = (Some(key), Some(waited), Some(lease));
                 write_limited(Line { key, waited, lease, ..Line::of(LogMessage::WaitsLong) });

@@ -2,7 +2,7 @@
 
 use std::panic::panic_any;
 
-use crate::observe::contain_panic;
+use crate::error::contain_panic;
 use crate::observe::labels::ComputationEnd;
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::cache::builder::{Attaching, Builder};
 use crate::error::ConfigError;
 use crate::remote::codec::ValueForm;
-use crate::remote::coordinator::{EntryRemote, LeaseTimes};
+use crate::remote::coordinator::EntryRemote;
 use crate::remote::{Codec, Remotable, Remote, RemoteSettings};
 
 impl<V: Clone + Send + Sync + 'static> Builder<V> {
@@ -81,15 +81,18 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self.attach(
             settings.local_ttl,
             Box::new(move |attaching: Attaching<'_, V>| {
-                check(&settings, attaching.lease, attaching.wait_timeout)?;
-                let remote = open(attaching.name)?;
-                let times = LeaseTimes {
-                    lease: attaching.lease,
-                    work: attaching.wait_timeout.saturating_add(attaching.compute_timeout),
-                };
+                let of_cache = &attaching.engine.settings;
+                let (lease, wait_timeout) = (of_cache.lease(), of_cache.wait_timeout());
+                check(&settings, lease, wait_timeout)?;
+                let name = &attaching.engine.label.name;
+                let remote = open(name)?;
+                // As long as a leader may fill and a process may wait. No longer: keys that fail leave
+                // nothing behind.
+                let work = wait_timeout.saturating_add(of_cache.compute_timeout());
+                let times = (lease, lease.saturating_mul(2).saturating_add(work));
                 let codec = attaching.codec.unwrap_or_else(V::codec);
                 // Neither of the two has a line break.
-                let scope = format!("{namespace}\n{}", attaching.name);
+                let scope = format!("{namespace}\n{name}");
                 let form = ValueForm::new(codec, attaching.schema, scope);
                 let form = (form, attaching.weights);
                 let shared = EntryRemote::new(remote, settings, form, times, attaching.engine);

@@ -1,10 +1,8 @@
-//! Whether requests may ask the remote, and how often it is probed when not.
+//! Whether requests may ask the remote.
 
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::mem;
 
-/// Stands for "open" where otherwise failures are counted.
-const OPEN: u32 = u32::MAX;
+use parking_lot::Mutex;
 
 /// Opens after failures in a row. It has no timer: a task probes the remote and
 /// closes it, so a request's own success or failure never does.
@@ -13,115 +11,69 @@ const OPEN: u32 = u32::MAX;
 /// writes answers looks, and there is one between any two leases it refuses.
 #[derive(Debug)]
 pub(crate) struct Breaker {
-    /// Failures in a row, those of looks apart, or [`OPEN`].
-    state: AtomicU32,
-    /// Looks that failed in a row.
-    looks: AtomicU32,
     failures: u32,
+    state: Mutex<BreakerState>,
+}
+
+#[derive(Debug, Default)]
+struct BreakerState {
+    is_open: bool,
+    /// Failures in a row, those of looks apart.
+    failed: u32,
+    /// Looks that failed in a row.
+    looks: u32,
 }
 
 impl Breaker {
     /// Makes a closed breaker that opens at the `failures`th failure in a row.
     pub(crate) fn new(failures: u32) -> Self {
-        let failures = failures.clamp(1, OPEN - 1);
-        Self { state: AtomicU32::new(0), looks: AtomicU32::new(0), failures }
+        Self { failures: failures.max(1), state: Mutex::default() }
     }
 
     /// Returns whether the remote may be asked.
-    #[inline]
     pub(crate) fn allows(&self) -> bool {
-        self.state.load(Ordering::Acquire) != OPEN
+        !self.state.lock().is_open
     }
 
     /// Ends a row of failures. A success that began before the breaker opened
     /// says nothing of now, so it does not close it.
-    #[inline]
     pub(crate) fn succeeded(&self) {
-        self.look_succeeded();
-        let state = self.state.load(Ordering::Relaxed);
-        if state != 0 && state != OPEN {
-            // If another call was quicker, its result is newer.
-            let _ = self.state.compare_exchange(state, 0, Ordering::Relaxed, Ordering::Relaxed);
-        }
+        let mut state = self.state.lock();
+        (state.failed, state.looks) = (0, 0);
     }
 
     /// Ends a row of failed looks.
-    #[inline]
     pub(crate) fn look_succeeded(&self) {
-        if self.looks.load(Ordering::Relaxed) != 0 {
-            self.looks.store(0, Ordering::Relaxed);
-        }
+        self.state.lock().looks = 0;
     }
 
     /// Counts a failure. Returns whether the breaker opened by it.
     pub(crate) fn failed(&self) -> bool {
-        self.count(1)
+        self.count(1, 0)
     }
 
     /// Counts a look that failed. Returns whether the breaker opened by it.
     pub(crate) fn look_failed(&self) -> bool {
-        let more = |looks: u32| Some(looks.saturating_add(1));
-        let _ = self.looks.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        self.count(0)
+        self.count(0, 1)
     }
 
-    fn count(&self, more: u32) -> bool {
-        let looks = self.looks.load(Ordering::Relaxed);
-        let is_last =
-            |state: u32| state.saturating_add(more).saturating_add(looks) >= self.failures;
-        let count = |state| match state {
-            OPEN => None,
-            state if is_last(state) => Some(OPEN),
-            state => Some(state + more),
-        };
-        let before = self.state.fetch_update(Ordering::AcqRel, Ordering::Relaxed, count);
-        before.is_ok_and(is_last)
+    fn count(&self, failed: u32, looks: u32) -> bool {
+        let mut state = self.state.lock();
+        state.failed = state.failed.saturating_add(failed);
+        state.looks = state.looks.saturating_add(looks);
+        let is_last = state.failed.saturating_add(state.looks) >= self.failures;
+        is_last && !mem::replace(&mut state.is_open, true)
     }
 
     /// Opens at once. Returns whether it was closed.
     pub(crate) fn trip(&self) -> bool {
-        self.state.swap(OPEN, Ordering::AcqRel) != OPEN
+        !mem::replace(&mut self.state.lock().is_open, true)
     }
 
     /// Closes. Returns whether it was open.
     pub(crate) fn close(&self) -> bool {
-        let closed = self.state.compare_exchange(OPEN, 0, Ordering::AcqRel, Ordering::Relaxed);
-        if closed.is_ok() {
-            self.look_succeeded();
-        }
-        closed.is_ok()
-    }
-}
-
-/// How long to wait before the next try: 100 ms, doubling to 5 s, each up to a
-/// fifth longer or shorter, so that processes do not try together.
-#[derive(Clone, Debug)]
-pub(crate) struct Backoff {
-    next: Duration,
-}
-
-impl Backoff {
-    const FIRST: Duration = Duration::from_millis(100);
-    const LONGEST: Duration = Duration::from_secs(5);
-
-    pub(crate) const fn new() -> Self {
-        Self { next: Self::FIRST }
-    }
-
-    /// Returns how long to wait now.
-    pub(crate) fn next(&mut self) -> Duration {
-        self.next_with(fastrand::f64())
-    }
-
-    /// Begins again, after a try that succeeded.
-    pub(crate) fn reset(&mut self) {
-        self.next = Self::FIRST;
-    }
-
-    fn next_with(&mut self, sample: f64) -> Duration {
-        let wait = self.next.mul_f64(0.8 + 0.4 * sample);
-        self.next = (self.next * 2).min(Self::LONGEST);
-        wait
+        let mut state = self.state.lock();
+        state.is_open && mem::take(&mut *state).is_open
     }
 }
 
@@ -227,23 +179,5 @@ mod tests {
             threads.into_iter().map(|thread| thread.join().unwrap()).sum::<usize>()
         });
         assert_eq!(opened, 1);
-    }
-
-    #[test]
-    fn waits_double_to_five_seconds_and_begin_again_after_a_reset() {
-        let mut backoff = Backoff::new();
-        let waits: Vec<_> = (0..8).map(|_| backoff.next_with(0.5).as_millis()).collect();
-        assert_eq!(waits, [100, 200, 400, 800, 1600, 3200, 5000, 5000]);
-        backoff.reset();
-        assert_eq!(backoff.next_with(0.5), Duration::from_millis(100));
-    }
-
-    #[test]
-    fn a_wait_is_up_to_a_fifth_shorter_or_longer() {
-        assert_eq!(Backoff::new().next_with(0.0), Duration::from_millis(80));
-        assert_eq!(Backoff::new().next_with(1.0), Duration::from_millis(120));
-        let waits: Vec<_> = (0..100).map(|_| Backoff::new().next()).collect();
-        assert!(waits.iter().all(|wait| (80..=120).contains(&wait.as_millis())));
-        assert!(waits.iter().any(|wait| *wait != waits[0]));
     }
 }

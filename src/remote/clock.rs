@@ -23,7 +23,7 @@ const NANOS_PER_MILLI: i128 = 1_000_000;
 const JUMP: i128 = 1_000 * NANOS_PER_MILLI;
 
 /// Translates between the remote's time and the process's.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct ServerClock(Mutex<ClockState>);
 
 #[derive(Debug, Default)]
@@ -36,17 +36,13 @@ struct ClockState {
 }
 
 impl ServerClock {
-    /// Makes a clock that knows nothing yet.
-    pub(crate) fn new() -> Self {
-        Self(Mutex::default())
-    }
-
     /// Takes the remote's time `now` out of a reply to what was `sent`.
     pub(crate) fn sample(&self, sent: Tick, received: Tick, now: ServerTime) {
         let sample = Sample { sent: sent.min(received), received, now };
         let mut state = self.0.lock();
         if state.replace || state.best.is_none_or(|best| best.yields_to(&sample)) {
-            let has_jumped = !state.replace && state.best.is_some_and(|best| best.is_far(&sample));
+            let has_jumped =
+                !state.replace && state.best.is_some_and(|best| best.gap(&sample) > JUMP);
             let jumps = state.jumps + u64::from(has_jumped);
             *state = ClockState { best: Some(sample), replace: false, jumps };
         }
@@ -68,23 +64,19 @@ impl ServerClock {
     /// sample. Of a time to come it is a reading to come: the caller decides
     /// what that means.
     pub(crate) fn tick_of(&self, at: ServerTime) -> Option<Tick> {
-        self.best().map(|best| best.tick_of(at))
+        self.0.lock().best.map(|best| best.tick_of(at))
     }
 
     /// Returns the remote's time at `at`, or a little earlier. `None` before the
     /// first sample.
     pub(crate) fn server_time(&self, at: Tick) -> Option<ServerTime> {
-        self.best().map(|best| best.server_time(at))
+        self.0.lock().best.map(|best| best.server_time(at))
     }
 
     /// Begins again after a reconnect, which may lead to another server: the next
     /// sample replaces the present one, which serves until then.
     pub(crate) fn reset(&self) {
         self.0.lock().replace = true;
-    }
-
-    fn best(&self) -> Option<Sample> {
-        self.0.lock().best
     }
 }
 
@@ -104,21 +96,16 @@ impl Sample {
     fn yields_to(&self, new: &Self) -> bool {
         new.round_trip() <= self.round_trip()
             || new.received.since(self.received) > KEEPS_FOR
-            || self.contradicts(new)
+            || self.gap(new) > 0
     }
 
-    /// Whether no difference of the clocks explains both: one has jumped.
-    fn contradicts(&self, other: &Self) -> bool {
+    /// Returns by how much the clocks differ more, or less, at the one than at the other, in
+    /// nanoseconds. Above 0 no difference of the clocks explains both: one has jumped. The
+    /// remote's clock was set where it is far.
+    fn gap(&self, other: &Self) -> i128 {
         let (least, most) = self.offset();
         let (other_least, other_most) = other.offset();
-        most < other_least || other_most < least
-    }
-
-    /// Returns whether the two are so far apart that the remote's clock was set between them.
-    fn is_far(&self, other: &Self) -> bool {
-        let (least, most) = self.offset();
-        let (other_least, other_most) = other.offset();
-        other_least - most > JUMP || least - other_most > JUMP
+        (other_least - most).max(least - other_most)
     }
 
     /// By how much the remote's clock is ahead of this process's clock, in nanoseconds.
@@ -173,14 +160,14 @@ mod tests {
     }
 
     fn known(sent: u64, received: u64, now: u64) -> ServerClock {
-        let clock = ServerClock::new();
+        let clock = ServerClock::default();
         clock.sample(tick(sent), tick(received), server(now));
         clock
     }
 
     #[test]
     fn nothing_is_known_before_the_first_sample() {
-        let clock = ServerClock::new();
+        let clock = ServerClock::default();
         assert_eq!(clock.tick_of(server(0)), None);
         assert_eq!(clock.server_time(tick(0)), None);
     }
@@ -258,7 +245,7 @@ mod tests {
     proptest! {
         #[test]
         fn nothing_overflows(sent: u64, received: u64, now: u64, at: u64, tick: u64, second: u64) {
-            let clock = ServerClock::new();
+            let clock = ServerClock::default();
             clock.sample(Tick::from_nanos(sent), Tick::from_nanos(received), ServerTime::from_millis(now));
             clock.sample(Tick::from_nanos(received), Tick::from_nanos(sent), ServerTime::from_millis(second));
             prop_assert!(clock.tick_of(ServerTime::from_millis(at)).is_some());
@@ -272,7 +259,7 @@ mod tests {
             replies in proptest::collection::vec((0..100_000_u64, 0..3000_u64, 0..3000_u64), 1..20),
             computed in 0..3_000_000_u64,
         ) {
-            let clock = ServerClock::new();
+            let clock = ServerClock::default();
             let mut now = 0;
             // In units of 10 us, which the remote's clock cuts to whole ms.
             let ours = |at: u64| Tick::from_nanos(at * 10_000);

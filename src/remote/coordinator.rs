@@ -7,6 +7,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::future::BoxFuture;
 
 use crate::cache::weights::Weights;
 use crate::clock::Tick;
@@ -16,14 +17,14 @@ use crate::freshness::{Lifetimes, Window};
 use crate::key::{Key, Tag, is_of_process};
 use crate::lease::grant::{FillOutcome, Grant, LeaseRequest, Stamp, Token};
 use crate::lease::shared_store::{
-    CallerArrival, Errand, FillPayload, NotFilled, NoticeFuture, RemoteFuture, RemoteHealth,
-    RemoteValue, SharedStore, Unavailable, UncacheableFor,
+    CallerArrival, Errand, FillPayload, NotFilled, RemoteFuture, RemoteHealth, RemoteValue,
+    SharedStore, Unavailable, UncacheableFor,
 };
 use crate::lease::wakes::{Listener, Wakes};
 use crate::observe::{Observe, Occurrence, RemoteOp};
 use crate::remote::codec::ValueForm;
 use crate::remote::driver::Driver;
-use crate::remote::envelope::{self, Damage, Envelope, EnvelopeContents, Kind};
+use crate::remote::envelope::{self, Damage, Envelope, Kind};
 use crate::remote::guard::{Guard, RemoteFailure};
 use crate::remote::link::is_rolled_back;
 use crate::remote::link::known::{JudgedEntry, Liveness, judge_by};
@@ -33,14 +34,6 @@ use crate::remote::writes::{PendingWrites, WriteKind};
 use crate::remote::{
     AcquireOutcome, Remote, RemoteErrorKind, RemotePush, RemoteSettings, ServerTime, Version,
 };
-
-/// The times the remote is asked with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LeaseTimes {
-    pub(crate) lease: Duration,
-    /// How long a computation and its waiters can take.
-    pub(crate) work: Duration,
-}
 
 pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     pub(super) me: Weak<Self>,
@@ -52,7 +45,8 @@ pub(crate) struct EntryRemote<V: Send + Sync + 'static> {
     pub(super) pending: PendingWrites,
     form: ValueForm<V>,
     weights: Weights<V>,
-    times: LeaseTimes,
+    /// How long a lease holds, and how long the record of the right to fill is kept.
+    times: (Duration, Duration),
     /// The remote's time when this process last ended everything, for a remote without a log.
     pub(super) everything: AtomicU64,
 }
@@ -81,7 +75,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         remote: Arc<dyn Remote>,
         settings: RemoteSettings,
         (form, weights): (ValueForm<V>, Weights<V>),
-        times: LeaseTimes,
+        times: (Duration, Duration),
         engine: &Arc<Engine<V>>,
     ) -> Arc<Self> {
         let observer: Arc<dyn Observe> = Arc::clone(&engine.observer);
@@ -93,7 +87,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             me: Weak::clone(me),
             engine: Arc::downgrade(engine),
             gate: Guard::new(remote, settings, observer),
-            driver: Driver::new(),
+            driver: Driver::default(),
             unwoken: Wakes::new(),
             pending: PendingWrites::default(),
             form,
@@ -123,14 +117,19 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     ) -> RemoteValue<V> {
         self.gate.has_seen(bytes.len());
         let max = self.gate.settings.max_value_bytes;
-        let opened = match envelope::open(bytes, key, &self.form.coding, max) {
-            Ok(opened) => opened,
+        let envelope = match envelope::open(bytes, key, &self.form.coding, max) {
+            Ok(envelope) => envelope,
             Err(damage) => return self.damaged(bytes, damage),
         };
-        let EnvelopeContents { version, envelope } = opened;
+        let version = envelope::version_of(bytes);
         let judged = JudgedEntry { key, tags: &envelope.tags, stamp: envelope.stamp, version };
         let liveness = self.judge(judged, envelope.started).await;
-        let arrival = arrival.filter(|it| self.was_alive(judged, liveness, *it));
+        let was_alive = |arrival: &CallerArrival| {
+            matches!(liveness, Liveness::Dead | Liveness::Stale(_))
+                && self.gate.link().was_alive(judged, arrival.stamp, self.tick())
+        };
+        // What has ended it came after the caller.
+        let arrival = arrival.filter(was_alive);
         // Callers that have come later find it dead, as it would be in the store of this process.
         let seq = arrival.map_or(seq, |arrival| arrival.seq.min(seq));
         let stale_from = match liveness {
@@ -176,26 +175,27 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         }
         match (liveness, entry.stamp) {
             (Liveness::Unknown, Some(stamp)) if self.gate.log_answers() => {
-                self.ask_log(log, entry.tags, stamp).await
+                self.ask_log(log, entry, stamp).await
             }
             (liveness, _) => liveness,
         }
     }
 
-    /// Has the log say where its items of `tags` are.
-    async fn ask_log(&self, log: &dyn RemoteLog, tags: &[Tag], stamp: Stamp) -> Liveness {
+    /// Has the log say where its items are that concern an entry.
+    async fn ask_log(&self, log: &dyn RemoteLog, entry: JudgedEntry<'_>, stamp: Stamp) -> Liveness {
         // A server that has taken over may lack what has ended this entry, and only it can say
         // that it is another one.
         let is_in_question = self.gate.link().is_in_question(self.tick());
         if is_in_question && self.read_log_on().await.is_err() {
             return Liveness::Unknown;
         }
-        let marks = tags.iter().map(Tag::stale_mark);
-        let tags: Vec<_> = tags.iter().cloned().chain(marks).collect();
+        let marks = entry.marks().into_iter().chain([Tag::of_marked_keys()]);
+        let tags: Vec<_> = entry.tags.iter().cloned().chain(marks).collect();
         let asked = self.asks();
         let (shard, ask) = (self.gate.log_shard(), || log.positions(&tags));
         let positions = self.gate.call_shard(RemoteOp::ReadPositions, &shard, 0, ask).await;
-        let Ok(Some(positions)) = positions else { return Liveness::Unknown };
+        let Ok(Some(mut positions)) = positions else { return Liveness::Unknown };
+        let marked_keys = positions.positions.pop();
         if is_rolled_back(&positions.header, asked.stamp) {
             // What it lacks may be just what has ended this entry.
             self.on(|link, _| link.has_lost_items());
@@ -204,25 +204,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if !self.gate.link().is_over_one_connection(&asked) {
             return Liveness::Unknown;
         }
-        judge_by(&positions, stamp)
-    }
-
-    /// Returns the arrival of a caller for which the local log was at `seq` when the remote had been
-    /// told of all before that.
-    fn arrival(&self, seq: u64) -> Option<CallerArrival> {
-        let stamp = self.gate.link().arrival(self.tick())?;
-        Some(CallerArrival { seq, stamp })
-    }
-
-    /// Returns whether what has ended an entry came after the caller.
-    fn was_alive(
-        &self,
-        entry: JudgedEntry<'_>,
-        liveness: Liveness,
-        arrival: CallerArrival,
-    ) -> bool {
-        matches!(liveness, Liveness::Dead | Liveness::Stale(_))
-            && self.gate.link().was_alive(entry, arrival.stamp, self.tick())
+        if let Some(position) = marked_keys {
+            self.gate.link().is_told_of_marked_keys(&positions.header, position);
+        }
+        judge_by(&positions, entry.tags.len(), stamp)
     }
 
     fn judge_without_log(&self, entry: JudgedEntry<'_>, started: ServerTime) -> Liveness {
@@ -241,9 +226,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
 
     fn damaged(&self, bytes: &Bytes, damage: Damage) -> RemoteValue<V> {
         if damage == Damage::Schema {
-            self.gate.observe(Occurrence::TypeDiffers { type_name: type_name::<V>() });
+            self.gate.observer.happened(Occurrence::TypeDiffers { type_name: type_name::<V>() });
         }
-        self.gate.observe(Occurrence::Damaged { how: damage.as_str() });
+        self.gate.observer.happened(Occurrence::Damaged { how: damage.as_str() });
         RemoteValue::Useless(envelope::version_of(bytes))
     }
 
@@ -304,7 +289,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             return None;
         }
         let altered = Occurrence::ValuesAltered { type_name: type_name::<V>() };
-        let payload = self.form.write(&entry.value, || self.gate.observe(altered))?;
+        let payload = self.form.write(&entry.value, || self.gate.observer.happened(altered))?;
         self.weights.learn_from(payload.len());
         if payload.len() > self.gate.settings.max_value_bytes {
             // Readers bound what they unpack.
@@ -330,8 +315,9 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         };
         let left = window.kept_until().since(self.engine.upgrade()?.clock.now());
         let left = left.min(self.gate.settings.remote_ttl).max(LEAST_TTL);
-        self.bounded(envelope::encode(&envelope, key, &self.form.coding, version)?)
-            .map(|bytes| (bytes, left))
+        let bytes = envelope::encode(&envelope, key, &self.form.coding, version)?;
+        self.gate.has_seen(bytes.len());
+        (bytes.len() <= self.gate.settings.max_value_bytes).then_some((bytes, left))
     }
 
     fn close_marker(
@@ -351,23 +337,13 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             kind: Kind::Uncacheable,
             started: grant.now,
             stamp: grant.stamp,
-            age: Duration::ZERO,
             fresh: self.tick().since(started).saturating_add(span),
-            stale_for: Duration::ZERO,
-            stale_if_error: Duration::ZERO,
-            kept_longer: Duration::ZERO,
             took,
-            tags: Vec::new(),
-            validator: None,
             payload,
+            ..Envelope::default()
         };
         let bytes = envelope::encode(&envelope, key, &self.form.coding, grant.version)?;
         Some((bytes, span.max(LEAST_TTL)))
-    }
-
-    fn bounded(&self, bytes: Bytes) -> Option<Bytes> {
-        self.gate.has_seen(bytes.len());
-        (bytes.len() <= self.gate.settings.max_value_bytes).then_some(bytes)
     }
 
     /// Takes a reading of a shard's clock that came with a reply.
@@ -381,95 +357,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.engine.upgrade().map(|engine| engine.clock.now()).unwrap_or_default()
     }
 
-    async fn get_now(
-        &self,
-        key: &Key,
-        arrival: &mut Option<CallerArrival>,
-    ) -> Result<RemoteValue<V>, Unavailable> {
-        self.prepared().await?;
-        let seq = self.caught_up(key).await?;
-        *arrival = arrival.or_else(|| self.arrival(seq));
-        let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
-        let found = self.gate.call(RemoteOp::Get, key, largest, || self.remote().get(key)).await;
-        let Some(bytes) = found.map_err(away)? else { return Ok(RemoteValue::Nothing) };
-        self.dated(&shard).await?;
-        Ok(self.open((key, &shard), &bytes, seq, *arrival).await)
-    }
-
-    async fn acquire_now(
-        &self,
-        key: &Key,
-        ask: &LeaseRequest,
-    ) -> Result<AcquireOutcome<RemoteValue<V>>, Unavailable> {
-        self.prepared().await?;
-        let seq = self.caught_up(key).await?;
-        // Before the computation can begin.
-        let (sent, stamp) = (self.tick(), self.stamp());
-        let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
-        let acquire = || self.remote().acquire(key, ask);
-        let jumps = shard.clock.jumps();
-        let asked = self.gate.call(RemoteOp::Acquire, key, largest, acquire).await;
-        let mut asked = asked.map_err(away)?;
-        self.sample(&shard, sent, asked.now());
-        if ask.seen.is_some()
-            && let AcquireOutcome::Granted(grant) = &asked
-            && shard.clock.jumps() != jumps
-        {
-            // The value was dated by a clock that has been set since. It may serve.
-            let abandon = self.remote().abandon(key, &grant.token, None);
-            let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
-            let (sent, unseen) = (self.tick(), ask.seen(None));
-            let acquire = || self.remote().acquire(key, &unseen);
-            let again = self.gate.call(RemoteOp::Acquire, key, largest, acquire).await;
-            asked = again.map_err(away)?;
-            self.sample(&shard, sent, asked.now());
-        }
-        Ok(match asked {
-            AcquireOutcome::Hit { now, value } => {
-                let value = self.open((key, &shard), &value, seq, None).await;
-                AcquireOutcome::Hit { now, value }
-            }
-            AcquireOutcome::Granted(grant) => AcquireOutcome::Granted(Grant { stamp, ..grant }),
-            AcquireOutcome::Locked { now, left, waiting, holder } => {
-                AcquireOutcome::Locked { now, left, waiting, holder }
-            }
-            AcquireOutcome::Held { now, left } => AcquireOutcome::Held { now, left },
-        })
-    }
-
-    async fn fill_now(
-        &self,
-        key: &Key,
-        grant: &Grant,
-        share: &FillPayload<V>,
-    ) -> Result<FillOutcome, NotFilled> {
-        let shard = self.gate.shard_of(key);
-        if !self.is_of_this_epoch(grant.stamp) {
-            // No process would use it. Another may compute.
-            let abandon = self.remote().abandon(key, &grant.token, None);
-            let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
-            return Ok(FillOutcome::Refused);
-        }
-        let closed = match share {
-            FillPayload::Entry(entry) => {
-                self.close((key, &shard), entry, (grant.now, grant.stamp), grant.version)
-            }
-            FillPayload::Uncacheable { whom, span, took } => {
-                self.close_marker((key, &shard), grant, (*whom, *span, *took))
-            }
-        };
-        let Some((bytes, ttl)) = closed else {
-            self.gate.observe(Occurrence::Unshareable { key });
-            return Err(self.not_closed(share, &shard));
-        };
-        let fill = || self.remote().fill(key, grant, ttl, bytes.clone());
-        let filled = self.gate.call(RemoteOp::Fill, key, bytes.len(), fill).await;
-        filled.map_err(|failure| match failure {
-            Some(RemoteErrorKind::OutOfMemory) => NotFilled::Unshareable(SHORTEST_MARKER),
-            _ => NotFilled::Unavailable,
-        })
-    }
-
     /// Returns whether what could not be closed is a result that cannot be shared, or can be later.
     fn not_closed(&self, share: &FillPayload<V>, shard: &ShardState) -> NotFilled {
         match share {
@@ -481,11 +368,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             }
             _ => NotFilled::Unavailable,
         }
-    }
-
-    /// Returns whether the log is still the one by which a computation was stamped.
-    fn is_of_this_epoch(&self, stamp: Option<Stamp>) -> bool {
-        self.log().is_none() || self.gate.link().is_of_this_epoch(stamp)
     }
 }
 
@@ -504,7 +386,19 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         key: &'a Key,
         arrival: &'a mut Option<CallerArrival>,
     ) -> RemoteFuture<'a, RemoteValue<V>> {
-        Box::pin(self.get_now(key, arrival))
+        Box::pin(async move {
+            self.prepared().await?;
+            let seq = self.caught_up(key).await?;
+            *arrival = arrival.or_else(|| {
+                Some(CallerArrival { seq, stamp: self.gate.link().arrival(self.tick())? })
+            });
+            let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
+            let found =
+                self.gate.call(RemoteOp::Get, key, largest, || self.remote().get(key)).await;
+            let Some(bytes) = found.map_err(away)? else { return Ok(RemoteValue::Nothing) };
+            self.dated(&shard).await?;
+            Ok(self.open((key, &shard), &bytes, seq, *arrival).await)
+        })
     }
 
     fn acquire<'a>(
@@ -512,7 +406,42 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         key: &'a Key,
         ask: &'a LeaseRequest,
     ) -> RemoteFuture<'a, AcquireOutcome<RemoteValue<V>>> {
-        Box::pin(self.acquire_now(key, ask))
+        Box::pin(async move {
+            self.prepared().await?;
+            let seq = self.caught_up(key).await?;
+            // Before the computation can begin.
+            let (sent, stamp) = (self.tick(), self.stamp());
+            let (shard, largest) = (self.gate.shard_of(key), self.gate.largest());
+            let acquire = || self.remote().acquire(key, ask);
+            let jumps = shard.clock.jumps();
+            let asked = self.gate.call(RemoteOp::Acquire, key, largest, acquire).await;
+            let mut asked = asked.map_err(away)?;
+            self.sample(&shard, sent, asked.now());
+            if ask.seen.is_some()
+                && let AcquireOutcome::Granted(grant) = &asked
+                && shard.clock.jumps() != jumps
+            {
+                // The value was dated by a clock that has been set since. It may serve.
+                let abandon = self.remote().abandon(key, &grant.token, None);
+                let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
+                let (sent, unseen) = (self.tick(), ask.seen(None));
+                let acquire = || self.remote().acquire(key, &unseen);
+                let again = self.gate.call(RemoteOp::Acquire, key, largest, acquire).await;
+                asked = again.map_err(away)?;
+                self.sample(&shard, sent, asked.now());
+            }
+            Ok(match asked {
+                AcquireOutcome::Hit { now, value } => {
+                    let value = self.open((key, &shard), &value, seq, None).await;
+                    AcquireOutcome::Hit { now, value }
+                }
+                AcquireOutcome::Granted(grant) => AcquireOutcome::Granted(Grant { stamp, ..grant }),
+                AcquireOutcome::Locked { now, left, waiting, holder } => {
+                    AcquireOutcome::Locked { now, left, waiting, holder }
+                }
+                AcquireOutcome::Held { now, left } => AcquireOutcome::Held { now, left },
+            })
+        })
     }
 
     fn fill<'a>(
@@ -520,8 +449,34 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         key: &'a Key,
         grant: &'a Grant,
         share: &'a FillPayload<V>,
-    ) -> NoticeFuture<'a, Result<FillOutcome, NotFilled>> {
-        Box::pin(self.fill_now(key, grant, share))
+    ) -> BoxFuture<'a, Result<FillOutcome, NotFilled>> {
+        Box::pin(async move {
+            let shard = self.gate.shard_of(key);
+            if self.log().is_some() && !self.gate.link().is_of_this_epoch(grant.stamp) {
+                // No process would use it. Another may compute.
+                let abandon = self.remote().abandon(key, &grant.token, None);
+                let _ = self.gate.attempt(RemoteOp::Abandon, &shard, 0, abandon).await;
+                return Ok(FillOutcome::Refused);
+            }
+            let closed = match share {
+                FillPayload::Entry(entry) => {
+                    self.close((key, &shard), entry, (grant.now, grant.stamp), grant.version)
+                }
+                FillPayload::Uncacheable { whom, span, took } => {
+                    self.close_marker((key, &shard), grant, (*whom, *span, *took))
+                }
+            };
+            let Some((bytes, ttl)) = closed else {
+                self.gate.observer.happened(Occurrence::Unshareable { key });
+                return Err(self.not_closed(share, &shard));
+            };
+            let fill = || self.remote().fill(key, grant, ttl, bytes.clone());
+            let filled = self.gate.call(RemoteOp::Fill, key, bytes.len(), fill).await;
+            filled.map_err(|failure| match failure {
+                Some(RemoteErrorKind::OutOfMemory) => NotFilled::Unshareable(SHORTEST_MARKER),
+                _ => NotFilled::Unavailable,
+            })
+        })
     }
 
     fn renew<'a>(
@@ -539,7 +494,7 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         key: &'a Key,
         token: &'a Token,
         hold: Option<Duration>,
-    ) -> NoticeFuture<'a, ()> {
+    ) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             // Past the breaker: the call that opened it may have been an acquire,
             // executed late. If this does not arrive, the lease ends by itself.
@@ -580,21 +535,18 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
         self.remote().push().is_some_and(RemotePush::is_subscribed)
     }
 
-    fn vouch(&self, has_value: bool) -> NoticeFuture<'_, ()> {
+    fn vouch(&self, has_value: bool) -> BoxFuture<'_, ()> {
         Box::pin(self.vouch_now(has_value))
     }
 
-    fn catch_up(&self) -> NoticeFuture<'_, ()> {
+    fn catch_up(&self) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             let _ = self.read_log_on().await;
         })
     }
 
     fn ask(&self) -> LeaseRequest {
-        let LeaseTimes { lease, work } = self.times;
-        // As long as a leader may fill and a process may wait. No longer: keys that fail leave
-        // nothing behind.
-        LeaseRequest::new(lease, (lease * 2).saturating_add(work))
+        LeaseRequest::new(self.times.0, self.times.1)
     }
 
     fn servers_away(&self) -> Vec<String> {
@@ -605,7 +557,9 @@ impl<V: Send + Sync + 'static> SharedStore<V> for EntryRemote<V> {
     fn health(&self) -> RemoteHealth {
         if !self.gate.is_well() {
             RemoteHealth::Away
-        } else if self.driver.has_begun() && self.remote().push().is_some() && !self.is_subscribed()
+        } else if self.driver.begun.load(Ordering::Relaxed)
+            && self.remote().push().is_some()
+            && !self.is_subscribed()
         {
             RemoteHealth::Unsubscribed
         } else {

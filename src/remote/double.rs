@@ -3,13 +3,13 @@
 //! # What enters
 //!
 //! Calls of the trait `Remote`, from as many clients as the test makes processes
-//! ([`Double::process`]). And faults: calls that fail, replies that are lost, a server that
+//! ([`Double::process`]). And faults: calls that fail, always or by a script, replies that are lost, a server that
 //! stands still, subscriptions that break, records that are lost.
 //!
 //! # What leaves
 //!
 //! The same replies, wake-ups and notices as from a Redis server: both pass the contract
-//! suite, [`contract`](crate::remote::contract). Also counts of the calls.
+//! suite, [`contract`](crate::remote::contract). Also the log of the calls.
 //!
 //! # The states in between
 //!
@@ -54,6 +54,7 @@ use bytes::Bytes;
 use crate::key::Key;
 pub use crate::remote::double::process::DoubleProcess;
 pub use crate::remote::double::records::Record;
+pub use crate::remote::double::server::DoubleCall;
 use crate::remote::double::server::{DoubleClient, DoubleServer, Fault};
 use crate::remote::{RemoteErrorKind, RemoteOp, Shard};
 
@@ -134,16 +135,27 @@ impl Double {
     /// and frozen calls included.
     #[must_use]
     pub fn calls(&self, op: RemoteOp) -> usize {
-        self.0.with(|state, _| state.calls.get(&op).copied().unwrap_or_default())
+        self.0.with(|state, _| state.calls.iter().filter(|call| call.op == op).count())
     }
 
     /// Returns the same for every `op` that was asked for.
     #[must_use]
     pub fn all_calls(&self) -> BTreeMap<RemoteOp, usize> {
+        let mut counts = BTreeMap::new();
+        self.0.with(|state, _| {
+            state.calls.iter().for_each(|call| *counts.entry(call.op).or_default() += 1);
+        });
+        counts
+    }
+
+    /// Returns all calls of all processes in the order in which they arrived, failed and frozen
+    /// calls included. The log grows until [`forget_calls`](Self::forget_calls).
+    #[must_use]
+    pub fn call_log(&self) -> Vec<DoubleCall> {
         self.0.with(|state, _| state.calls.clone())
     }
 
-    /// Begins to count from zero.
+    /// Empties the log of calls, and so begins to count from zero.
     pub fn forget_calls(&self) {
         self.0.with(|state, _| state.calls.clear());
     }
@@ -168,9 +180,22 @@ impl Double {
         self.set_fault(ops, Some(Fault::Garbles(kind)));
     }
 
-    /// Lets these calls work again.
+    /// Lets the next calls of `op` end in this order, whichever process makes them: `Ok(())` is
+    /// executed, `Err(kind)` fails at once, without being executed. After the last of them,
+    /// [`fail`](Self::fail) and [`lose_replies`](Self::lose_replies) count again. A second script of
+    /// the same `op` follows the first.
+    pub fn script(
+        &self,
+        op: RemoteOp,
+        outcomes: impl IntoIterator<Item = Result<(), RemoteErrorKind>>,
+    ) {
+        self.0.with(|state, _| state.scripts.entry(op).or_default().extend(outcomes));
+    }
+
+    /// Lets these calls work again, and drops their scripts.
     pub fn heal(&self, ops: &[RemoteOp]) {
         self.set_fault(ops, None);
+        self.0.with(|state, _| state.scripts.retain(|op, _| !ops.contains(op)));
     }
 
     fn set_fault(&self, ops: &[RemoteOp], fault: Option<Fault>) {

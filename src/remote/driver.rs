@@ -19,7 +19,7 @@ use tokio::time::Instant;
 use crate::clock::Tick;
 use crate::lease::grant::Stamp;
 use crate::lease::shared_store::Unavailable;
-use crate::observe::RemoteOp;
+use crate::observe::{Occurrence, RemoteOp};
 use crate::remote::coordinator::EntryRemote;
 use crate::remote::link::known::OwnItems;
 use crate::remote::link::{Asked, Effects, Link};
@@ -57,14 +57,15 @@ const LOG_BYTES: usize = 256 << 10;
 /// still.
 const UNATTENDED_AFTER: Duration = Duration::from_secs(120);
 
+#[derive(Default)]
 pub(super) struct Driver {
-    begun: AtomicBool,
+    pub(super) begun: AtomicBool,
     /// The number of the task that looks after the link: odd, or even where there is none.
     tending: AtomicU64,
     /// When that task was last at work, by the timers.
     tended_at: AtomicU64,
-    /// Counts subscriptions and losses of them.
-    subscriptions: watch::Sender<u64>,
+    /// Whether there was a subscription.
+    was_subscribed: watch::Sender<bool>,
     /// Held by the task that reads the log.
     pub(super) reading: tokio::sync::Mutex<()>,
     /// The task that tells the journal.
@@ -80,33 +81,6 @@ pub(super) struct Driver {
     settled: tokio::sync::Notify,
     /// When local copies were last dropped, for a remote without a log.
     dropped: Mutex<Option<Instant>>,
-}
-
-impl Driver {
-    pub(super) fn new() -> Self {
-        Self {
-            begun: AtomicBool::new(false),
-            tending: AtomicU64::new(0),
-            tended_at: AtomicU64::new(0),
-            subscriptions: watch::Sender::new(0),
-            reading: tokio::sync::Mutex::new(()),
-            telling_task: TaskClaim::default(),
-            heard: Mutex::new(None),
-            failed: Mutex::new(None),
-            unread: AtomicU32::new(0),
-            running: AtomicU32::new(0),
-            settled: tokio::sync::Notify::new(),
-            dropped: Mutex::new(None),
-        }
-    }
-
-    pub(super) fn has_begun(&self) -> bool {
-        self.begun.load(Ordering::Relaxed)
-    }
-
-    fn has_heard_since(&self, at: Instant) -> bool {
-        self.heard.lock().is_some_and(|heard| heard >= at)
-    }
 }
 
 impl<V: Send + Sync + 'static> EntryRemote<V> {
@@ -187,7 +161,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             Ok(Err(_)) | Err(_) => {}
         }
         // What this caller computes is neither locked nor shared: that is a failure, too.
-        self.gate.fails(RemoteOp::ReadLog, &shard, sent, RemoteErrorKind::Timeout);
+        let (op, kind) = (RemoteOp::ReadLog, RemoteErrorKind::Timeout);
+        let (took, error) = (sent.elapsed(), Some(kind.as_str()));
+        self.gate.observer.happened(Occurrence::RemoteCalled { op, took, error });
+        self.gate.count(op, &shard, sent, Some(kind));
         Err(Unavailable)
     }
 
@@ -220,20 +197,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             }
             effects
         };
-        let running = Running(self);
+        let _running = Running(self);
         let is_complete = effects.is_complete;
         self.carry_out(effects);
-        drop(running);
         is_complete
-    }
-
-    /// Says from now on how long local copies are valid.
-    fn publish_validity(&self) {
-        let Some(engine) = self.engine.upgrade() else { return };
-        let link = self.gate.link();
-        if self.log().is_some() && self.driver.running.load(Ordering::Acquire) == 0 {
-            engine.is_valid_until(link.valid_until());
-        }
     }
 
     fn carry_out(&self, effects: Effects) {
@@ -248,6 +215,10 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                     engine.invalidated_elsewhere(&key);
                 }
                 Ok(tag) => {
+                    if let Some(key) = tag.marked_key() {
+                        engine.mark_stale(&key);
+                        continue;
+                    }
                     let concerns_all = tag.concerns_all();
                     let seq = engine.invalidate_tag(tag, engine.clock.now());
                     if concerns_all {
@@ -273,7 +244,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             return Err(kind);
         }
         let is_done = match since {
-            Some(since) => self.driver.has_heard_since(since),
+            Some(since) => self.driver.heard.lock().is_some_and(|heard| heard >= since),
             None => self.is_prepared(),
         };
         if is_done {
@@ -298,8 +269,8 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         if self.remote().push().is_none() {
             return;
         }
-        let mut subscriptions = self.driver.subscriptions.subscribe();
-        let subscribed = subscriptions.wait_for(|count| *count > 0);
+        let mut was_subscribed = self.driver.was_subscribed.subscribe();
+        let subscribed = was_subscribed.wait_for(|was| *was);
         let _ = tokio::time::timeout(self.gate.settings.op_timeout / 2, subscribed).await;
     }
 
@@ -329,7 +300,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                     self.gate.attempt(RemoteOp::ReadLog, &shard, LOG_BYTES, announce).await?
                 }
             };
-            if self.is_answered(&asked, &reply, OwnItems::default()) {
+            if self.on(|link, now| link.is_answered(&asked, &reply, OwnItems::default(), now)) {
                 *self.driver.heard.lock() = Some(from);
                 return Ok(());
             }
@@ -347,16 +318,12 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
         self.gate.link().asks(self.tick())
     }
 
-    fn is_answered(&self, asked: &Asked, reply: &LogReply, own: OwnItems<'_>) -> bool {
-        self.on(|link, now| link.is_answered(asked, reply, own, now))
-    }
-
     /// Takes what the log has replied to an announcement. What it does not say is read now, and not
     /// with the next heartbeat: what this process computes until then would be of no use to others.
     pub(super) fn is_announced(&self, asked: &Asked, reply: &LogReply, own: OwnItems<'_>) {
         // The server has checked its log before it appended to it.
         let asked = asked.verifying();
-        if !self.is_answered(&asked, reply, own) {
+        if !self.on(|link, now| link.is_answered(&asked, reply, own, now)) {
             self.gate.tend.notify_one();
         }
     }
@@ -460,7 +427,6 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     /// The runtime has ended or stands still, and with it the tasks that listened: on the
     /// next runtime they begin again.
     fn is_unattended(&self) {
-        self.driver.subscriptions.send_modify(|count| *count += 1);
         self.on(|link, _| link.is_unattended());
         self.driver.begun.store(false, Ordering::Release);
     }
@@ -509,12 +475,10 @@ impl<V: Send + Sync + 'static> OnNotice for EntryRemote<V> {
             Notice::Subscribed => {
                 // It may be another server.
                 self.gate.shards.all().iter().for_each(|shard| shard.clock.reset());
-                self.driver.subscriptions.send_modify(|count| *count += 1);
+                self.driver.was_subscribed.send_replace(true);
                 self.on(|link, _| link.is_subscribed());
             }
-            Notice::Unsubscribed => {
-                self.driver.subscriptions.send_modify(|count| *count += 1);
-            }
+            Notice::Unsubscribed => {}
         }
     }
 }
@@ -581,6 +545,11 @@ impl<V: Send + Sync + 'static> Drop for Running<'_, V> {
         if self.0.driver.running.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.0.driver.settled.notify_waiters();
         }
-        self.0.publish_validity();
+        // From now on the copies are valid for so long.
+        let Some(engine) = self.0.engine.upgrade() else { return };
+        let link = self.0.gate.link();
+        if self.0.log().is_some() && self.0.driver.running.load(Ordering::Acquire) == 0 {
+            engine.is_valid_until(link.valid_until());
+        }
     }
 }

@@ -19,7 +19,7 @@
 
 use std::time::Duration;
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes, BytesMut};
 
 use crate::computed::MAX_VALIDATOR;
 use crate::key::{Key, Tag};
@@ -43,7 +43,7 @@ const HEAD: usize = 120;
 const MAX_TAGS: usize = 4096;
 
 /// What is shared of an entry.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 pub(crate) struct Envelope {
     pub(crate) kind: Kind,
     /// The remote's time when the computation started.
@@ -69,19 +69,12 @@ pub(crate) struct Envelope {
 }
 
 /// What an envelope says of its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
+    #[default]
     Value,
     /// Answers of this key may not be shared: every caller computes.
     Uncacheable,
-}
-
-/// What was found in the remote.
-#[derive(Debug)]
-pub(crate) struct EnvelopeContents {
-    /// `None` if the digits are none: then nothing but an acquire is possible.
-    pub(crate) version: Option<Version>,
-    pub(crate) envelope: Envelope,
 }
 
 words! {
@@ -169,54 +162,66 @@ pub(crate) fn open(
     key: &Key,
     coding: &EnvelopeCoding,
     max_bytes: usize,
-) -> Result<EnvelopeContents, Damage> {
-    let head = Head::read(bytes)?;
-    if head.payload_len > max_bytes as u64 {
+) -> Result<Envelope, Damage> {
+    let mut head = bytes.get(..HEAD).ok_or(Damage::Short)?;
+    if head[..2] != MAGIC {
+        return Err(Damage::Magic);
+    }
+    let flags = head[3];
+    let has = |flag| flags & flag != 0;
+    if head[2] != FORMAT || has(!(UNCACHEABLE | COMPRESSED | ENCRYPTED | WITH_VALIDATOR)) {
+        return Err(Damage::Format);
+    }
+    head.advance(CHECKSUM.end);
+    let started = ServerTime::from_millis(head.get_u64());
+    let [fresh, stale_for, stale_if_error, took, age, kept_longer] =
+        std::array::from_fn(|_| Duration::from_millis(head.get_u64()));
+    let (number, key_len, tags) = (head.get_u32(), head.get_u32(), head.get_u32());
+    let payload_len = head.get_u64();
+    let (epoch, position) = (Epoch::new(head.get_u64()), head.get_u64());
+    if payload_len > max_bytes as u64 {
         return Err(Damage::TooLarge);
     }
     if bytes[CHECKSUM] != checksum(bytes) {
         return Err(Damage::Checksum);
     }
-    if head.number != coding.number {
+    if number != coding.number {
         return Err(Damage::Schema);
     }
-    if head.is_encrypted != coding.keys.is_some() {
+    if has(ENCRYPTED) != coding.keys.is_some() {
         return Err(Damage::Decryption);
     }
     let mut rest = bytes.slice(HEAD..);
-    if head.is_encrypted {
+    if has(ENCRYPTED) {
         rest = coding.decrypt(place(bytes, key), &rest).ok_or(Damage::Decryption)?;
     }
-    let tags = read_tags(&mut rest, head.tags).ok_or(Damage::Format)?;
-    let validator = match head.has_validator {
-        true => Some(read_validator(&mut rest).ok_or(Damage::Format)?),
-        false => None,
-    };
-    let named = take(&mut rest, head.key_len).ok_or(Damage::Format)?;
-    if rest.len() as u64 != head.payload_len {
+    let tags = read_tags(&mut rest, tags).ok_or(Damage::Format)?;
+    let validator = has(WITH_VALIDATOR).then(|| read_validator(&mut rest).ok_or(Damage::Format));
+    let validator = validator.transpose()?;
+    let named = take(&mut rest, key_len).ok_or(Damage::Format)?;
+    if rest.len() as u64 != payload_len {
         return Err(Damage::Format);
     }
     if named != key.as_bytes() {
         return Err(Damage::Key);
     }
-    if head.is_compressed {
+    if has(COMPRESSED) {
         rest = coding.decompress(&rest, max_bytes).ok_or(Damage::Payload)?;
     }
-    let envelope = Envelope {
-        kind: head.kind,
-        started: ServerTime::from_millis(head.started),
-        stamp: head.stamp,
-        fresh: head.spans[0],
-        stale_for: head.spans[1],
-        stale_if_error: head.spans[2],
-        took: head.spans[3],
-        age: head.spans[4],
-        kept_longer: head.spans[5],
+    Ok(Envelope {
+        kind: if has(UNCACHEABLE) { Kind::Uncacheable } else { Kind::Value },
+        started,
+        stamp: epoch.map(|epoch| Stamp::new(epoch, position)),
+        age,
+        fresh,
+        stale_for,
+        stale_if_error,
+        kept_longer,
+        took,
         tags,
         validator,
         payload: rest,
-    };
-    Ok(EnvelopeContents { version: version_of(bytes), envelope })
+    })
 }
 
 /// Returns what an encrypted content is bound to: all of the head but the version and the
@@ -230,71 +235,20 @@ pub(crate) fn version_of(bytes: &[u8]) -> Option<Version> {
     Version::from_digits(bytes.get(VERSION)?)
 }
 
-/// What stands at fixed places.
-struct Head {
-    kind: Kind,
-    is_compressed: bool,
-    is_encrypted: bool,
-    has_validator: bool,
-    started: u64,
-    spans: [Duration; 6],
-    number: u32,
-    key_len: u32,
-    tags: u32,
-    payload_len: u64,
-    stamp: Option<Stamp>,
-}
-
-impl Head {
-    fn read(bytes: &[u8]) -> Result<Self, Damage> {
-        let head: &[u8; HEAD] = bytes.first_chunk().ok_or(Damage::Short)?;
-        if head[..2] != MAGIC {
-            return Err(Damage::Magic);
-        }
-        let has = |flag| head[3] & flag != 0;
-        if head[2] != FORMAT || has(!(UNCACHEABLE | COMPRESSED | ENCRYPTED | WITH_VALIDATOR)) {
-            return Err(Damage::Format);
-        }
-        Ok(Self {
-            kind: if has(UNCACHEABLE) { Kind::Uncacheable } else { Kind::Value },
-            is_compressed: has(COMPRESSED),
-            is_encrypted: has(ENCRYPTED),
-            has_validator: has(WITH_VALIDATOR),
-            started: u64_at(head, 28),
-            spans: [36, 44, 52, 60, 68, 76].map(|at| Duration::from_millis(u64_at(head, at))),
-            number: u32_at(head, 84),
-            key_len: u32_at(head, 88),
-            tags: u32_at(head, 92),
-            payload_len: u64_at(head, 96),
-            stamp: Epoch::new(u64_at(head, 104)).map(|epoch| Stamp::new(epoch, u64_at(head, 112))),
-        })
-    }
-}
-
-fn u64_at(head: &[u8; HEAD], at: usize) -> u64 {
-    u64::from_be_bytes(std::array::from_fn(|i| head[at + i]))
-}
-
-fn u32_at(head: &[u8; HEAD], at: usize) -> u32 {
-    u32::from_be_bytes(std::array::from_fn(|i| head[at + i]))
-}
-
 fn read_tags(rest: &mut Bytes, count: u32) -> Option<Vec<Tag>> {
-    // A bound on what is allocated, whatever number stands there.
-    let max = MAX_TAGS.min(rest.len() / 4);
-    let count = usize::try_from(count).ok().filter(|count| *count <= max)?;
-    let mut tags = Vec::with_capacity(count);
-    for _ in 0..count {
-        let len = u32::from_be_bytes(*take(rest, 4)?.first_chunk()?);
-        tags.push(Tag::from_encoded(&take(rest, len)?));
-    }
-    Some(tags)
+    // A bound on the work, whatever number stands there.
+    let count = usize::try_from(count).ok().filter(|count| *count <= MAX_TAGS)?;
+    (0..count).map(|_| Some(Tag::from_encoded(&read_label(rest)?))).collect()
 }
 
 fn read_validator(rest: &mut Bytes) -> Option<Box<str>> {
-    let len = u32::from_be_bytes(*take(rest, 4)?.first_chunk()?);
-    let text = take(rest, len).filter(|text| text.len() <= MAX_VALIDATOR)?;
+    let text = read_label(rest).filter(|text| text.len() <= MAX_VALIDATOR)?;
     std::str::from_utf8(&text).ok().map(Into::into)
+}
+
+fn read_label(rest: &mut Bytes) -> Option<Bytes> {
+    let len = take(rest, 4)?.get_u32();
+    take(rest, len)
 }
 
 fn take(rest: &mut Bytes, len: u32) -> Option<Bytes> {

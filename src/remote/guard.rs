@@ -26,7 +26,7 @@ pub(super) struct Guard {
     pub(super) shards: Shards,
     /// What this process knows of the log.
     link: Mutex<Link>,
-    observer: Arc<dyn Observe>,
+    pub(super) observer: Arc<dyn Observe>,
     /// Wakes the task that looks after the remote.
     pub(super) tend: Arc<Notify>,
     /// Bytes of the largest value seen: how much a read may have to carry.
@@ -156,19 +156,6 @@ impl Guard {
         }
     }
 
-    /// Counts a failure of which no call has told.
-    pub(super) fn fails(
-        &self,
-        op: RemoteOp,
-        shard: &ShardState,
-        sent: Instant,
-        kind: RemoteErrorKind,
-    ) {
-        let error = Some(kind.as_str());
-        self.observer.happened(Occurrence::RemoteCalled { op, took: sent.elapsed(), error });
-        self.count(op, shard, sent, Some(kind));
-    }
-
     /// Makes a call without the breaker: in the background.
     pub(super) async fn attempt<T>(
         &self,
@@ -212,10 +199,6 @@ impl Guard {
     pub(super) fn longest_deadline(&self, bytes: usize) -> Duration {
         let patience = self.shards.all().iter().map(|shard| shard.progress.patience()).max();
         patience.unwrap_or(self.settings.op_timeout) + self.allowance(bytes)
-    }
-
-    pub(super) fn observe(&self, what: Occurrence<'_>) {
-        self.observer.happened(what);
     }
 
     /// Returns how much a read may have to carry.

@@ -60,10 +60,13 @@ impl LogItem {
         }
     }
 
-    /// Returns whether it ends an entry with these tags, or makes it stale.
-    pub(crate) fn concerns(&self, tags: &[Tag]) -> bool {
+    /// Returns whether it ends what stands under `key` with these tags, or makes it stale.
+    pub(crate) fn concerns(&self, key: &Key, tags: &[Tag]) -> bool {
         match self {
-            Self::Tag(tag) => tags.contains(tag.marked().as_ref().unwrap_or(tag)),
+            Self::Tag(tag) => match tag.marked_key() {
+                Some(marked) => marked == *key,
+                None => tags.contains(tag.marked().as_ref().unwrap_or(tag)),
+            },
             Self::Key(_) => false,
             Self::Everything | Self::EverythingStale => true,
         }

@@ -45,8 +45,8 @@
 //!
 //! - `coordinator`: from entries to envelopes and back; the engine's view of the remote.
 //! - `envelope`, `codec`: the bytes around a value, and the value as bytes.
-//! - `guard`, `shard`, `progress`, `breaker`: the one way to the server, and what happens without
-//!   it.
+//! - `guard`, `shard`, `progress`, `breaker`, `pause`: the one way to the server, and what happens
+//!   without it.
 //! - `recovery`: brings back a shard that was away, and tells it what it has missed.
 //! - `writes`: how the remote is told of writes, their order, and what is read after them.
 //! - `log`: the words of the invalidation log that the processes share.
@@ -74,6 +74,7 @@ mod error;
 mod guard;
 mod link;
 mod log;
+mod pause;
 mod plain;
 mod progress;
 mod recovery;
@@ -104,7 +105,7 @@ pub use crate::remote::codec::coding::EncryptionKeys;
 pub use crate::remote::codec::{Codec, Remotable};
 #[cfg(feature = "test-util")]
 #[cfg_attr(docsrs, doc(cfg(feature = "test-util")))]
-pub use crate::remote::double::Double;
+pub use crate::remote::double::{Double, DoubleCall};
 #[cfg(feature = "test-util")]
 #[doc(hidden)]
 pub use crate::remote::double::{DoubleProcess, Record};

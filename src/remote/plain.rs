@@ -145,7 +145,7 @@ type Done = Result<(), BoxError>;
 ///   key costs up to ten computations, and a key that fails is tried by each of them.
 /// - **Invalidations of keys** reach other processes when they look into the store:
 ///   after [`local_ttl`](super::RemoteSettings::local_ttl), 1 s by default. **Invalidations of tags
-///   and of everything** stay in their process, and so do values with tags.
+///   and of everything, and stale marks,** stay in their process, and so do values with tags.
 /// - **Late writers.** A computation that began before an invalidation, or before another process
 ///   stored a value, does not overwrite it: an invalidation leaves a mark for ten minutes, and a fill
 ///   looks first. Three holes stay, in which an old value comes back until its `ttl`: between

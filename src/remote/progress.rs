@@ -14,9 +14,9 @@
 //! looks all the time.
 
 use std::pin::pin;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
 
 use crate::observe::RemoteOp;
@@ -42,62 +42,49 @@ const ABOVE_SLOWEST: u32 = 4;
 #[derive(Debug)]
 pub(super) struct Progress {
     op_timeout: Duration,
-    origin: Instant,
-    /// When a write was last answered, in nanoseconds from `origin`; 0: never.
-    write_answered: AtomicU64,
+    state: Mutex<ProgressState>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct ProgressState {
+    /// When a write was last answered.
+    write_answered: Option<Instant>,
     /// The same for any call.
-    answered: AtomicU64,
-    /// How long the slowest of the last answers took, in nanoseconds; 0: there was none.
-    slowest: AtomicU64,
-    /// How many calls were answered, as far as that counts.
-    answers: AtomicU32,
+    answered: Option<Instant>,
+    /// How long the slowest of the last answers took.
+    slowest: Duration,
+    /// How many calls were answered.
+    answers: u32,
     /// When the last failure was counted.
-    failed: AtomicU64,
+    failed: Option<Instant>,
     /// How many calls were given up since the last answer.
-    given_up: AtomicU32,
+    given_up: u32,
 }
 
 impl Progress {
     pub(super) fn new(op_timeout: Duration) -> Self {
-        Self {
-            op_timeout,
-            origin: Instant::now(),
-            write_answered: AtomicU64::new(0),
-            answered: AtomicU64::new(0),
-            slowest: AtomicU64::new(0),
-            answers: AtomicU32::new(0),
-            failed: AtomicU64::new(0),
-            given_up: AtomicU32::new(0),
-        }
-    }
-
-    fn nanos(&self, at: Instant) -> u64 {
-        let nanos = at.saturating_duration_since(self.origin).as_nanos();
-        u64::try_from(nanos).unwrap_or(u64::MAX).max(1)
+        Self { op_timeout, state: Mutex::default() }
     }
 
     fn is_silent(&self) -> bool {
-        self.given_up.load(Ordering::Relaxed) > 0
+        self.state.lock().given_up > 0
     }
 
     /// Returns whether this call is a probe that finds out whether answers take longer now.
     fn is_patient(&self, op: RemoteOp) -> bool {
-        let given_up = self.given_up.load(Ordering::Relaxed);
+        let given_up = self.state.lock().given_up;
         op == RemoteOp::Probe && given_up > 0 && given_up.is_multiple_of(TRIES_BEFORE_PATIENCE)
     }
 
     /// Returns how long the remote may be silent.
     pub(super) fn patience(&self) -> Duration {
-        if self.is_silent() {
-            return self.op_timeout;
-        }
-        let most = self.most_patience();
-        if self.answers.load(Ordering::Relaxed) < FIRST_ANSWERS {
-            return most;
-        }
-        match self.slowest.load(Ordering::Relaxed) {
-            0 => most,
-            _ => self.above_slowest().clamp(self.op_timeout, most),
+        let (state, most) = (*self.state.lock(), self.most_patience());
+        if state.given_up > 0 {
+            self.op_timeout
+        } else if state.answers < FIRST_ANSWERS {
+            most
+        } else {
+            self.above_slowest().clamp(self.op_timeout, most)
         }
     }
 
@@ -132,7 +119,7 @@ impl Progress {
                 }
                 Err(_) if Instant::now() < gives_up_at() => {}
                 Err(_) => {
-                    self.given_up.fetch_add(1, Ordering::Relaxed);
+                    self.state.lock().given_up += 1;
                     return Err(RemoteError::new(RemoteErrorKind::Timeout));
                 }
             }
@@ -159,7 +146,7 @@ impl Progress {
     }
 
     fn above_slowest(&self) -> Duration {
-        Duration::from_nanos(self.slowest.load(Ordering::Relaxed)).saturating_mul(ABOVE_SLOWEST)
+        self.state.lock().slowest.saturating_mul(ABOVE_SLOWEST)
     }
 
     /// Returns how long the remote may be silent at most.
@@ -170,36 +157,36 @@ impl Progress {
     /// Returns when a call is given up that was sent at `sent` and may take `allowance` longer
     /// for its bytes, unless the remote answers something before.
     pub(super) fn gives_up_at(&self, op: RemoteOp, sent: Instant, allowance: Duration) -> Instant {
-        let answered = if is_look(op) { &self.answered } else { &self.write_answered };
-        let answered = self.origin + Duration::from_nanos(answered.load(Ordering::Relaxed));
-        let silent = sent.max(answered) + self.patience() + allowance;
+        let state = *self.state.lock();
+        let answered = if is_look(op) { state.answered } else { state.write_answered };
+        let silent = sent.max(answered.unwrap_or(sent)) + self.patience() + allowance;
         let limit = SLOW_LIMIT.max(self.op_timeout) + allowance;
         silent.min(sent + limit)
     }
 
     /// Takes note of an answer to a call, also of one that is an error.
     pub(super) fn note_answer(&self, op: RemoteOp, sent: Instant, allowance: Duration) {
+        let mut state = self.state.lock();
         let now = Instant::now();
-        self.given_up.store(0, Ordering::Relaxed);
-        self.answered.fetch_max(self.nanos(now), Ordering::Relaxed);
+        state.given_up = 0;
+        state.answered = Some(now);
         if !is_look(op) {
-            self.write_answered.fetch_max(self.nanos(now), Ordering::Relaxed);
+            state.write_answered = Some(now);
         }
-        if self.answers.load(Ordering::Relaxed) < FIRST_ANSWERS {
-            self.answers.fetch_add(1, Ordering::Relaxed);
-        }
+        state.answers = state.answers.saturating_add(1);
         let took = now.saturating_duration_since(sent).saturating_sub(allowance);
-        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX).max(1);
-        let decayed = |slowest: u64| Some(took.max(slowest - slowest / 8));
-        let _ = self.slowest.fetch_update(Ordering::Relaxed, Ordering::Relaxed, decayed);
+        state.slowest = took.max(state.slowest - state.slowest / 8);
     }
 
     /// Returns whether the failure of a call that was sent at `sent` is one more: calls that
     /// were on their way together fail together.
     pub(super) fn is_one_more_failure(&self, sent: Instant) -> bool {
-        let (sent, now) = (self.nanos(sent), self.nanos(Instant::now()));
-        let counts = |failed: u64| (failed == 0 || failed <= sent).then_some(now);
-        self.failed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, counts).is_ok()
+        let mut state = self.state.lock();
+        let counts = state.failed.is_none_or(|failed| failed <= sent);
+        if counts {
+            state.failed = Some(Instant::now());
+        }
+        counts
     }
 }
 

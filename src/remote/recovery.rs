@@ -13,13 +13,12 @@ use futures_util::future::join_all;
 
 use crate::key::{Key, uncollected};
 use crate::observe::RemoteOp;
-use crate::remote::breaker::Backoff;
 use crate::remote::coordinator::EntryRemote;
-use crate::remote::link::items_of_keys;
 use crate::remote::link::journal::JournalWork;
 use crate::remote::link::known::OwnItems;
+use crate::remote::link::{items_of_keys, items_of_tags};
 use crate::remote::log::LogItem;
-use crate::remote::shard::{Shard, ShardState};
+use crate::remote::shard::{Shard, ShardState, probe_pause};
 use crate::remote::{RemoteErrorKind, Version};
 
 /// A call that failed, and the shard that it was made to.
@@ -80,8 +79,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
                     work
                 }
                 JournalWork::Tags(tags) => {
-                    let items: Vec<_> = tags.iter().cloned().map(LogItem::from).collect();
-                    self.announce_late(&items, &[]).await?;
+                    self.announce_late(&items_of_tags(tags), &[]).await?;
                     work
                 }
                 JournalWork::Keys(keys) => {
@@ -178,13 +176,13 @@ impl<V: Send + Sync + 'static> Claim<V> {
                 // For the rest of the journal, and where the shard has gone away again.
                 return tend.notify_one();
             }
-            pause = shard.pace.lock().next_probe();
+            pause = shard.pace.lock().probes.lengthen();
         }
     }
 
     /// Tells the remote what stands in the journal, until nothing is left that can be told.
     async fn tell_journal(self) {
-        let mut backoff = Backoff::new();
+        let mut backoff = probe_pause();
         loop {
             let Some(store) = self.store.upgrade() else { return };
             let noted = store.gate.link().journal.notes();
@@ -205,7 +203,7 @@ impl<V: Send + Sync + 'static> Claim<V> {
                 Err((shard, kind)) => store.gate.trip(RemoteOp::Invalidate, &shard, kind),
             }
             drop(store);
-            tokio::time::sleep(backoff.next()).await;
+            tokio::time::sleep(backoff.lengthen()).await;
         }
     }
 }

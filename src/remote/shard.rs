@@ -2,7 +2,6 @@
 //! and what its clock says.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -11,8 +10,9 @@ use parking_lot::{Mutex, RwLock};
 use tokio::time::Instant;
 
 use crate::remote::RemoteSettings;
-use crate::remote::breaker::{Backoff, Breaker};
+use crate::remote::breaker::Breaker;
 use crate::remote::clock::ServerClock;
+use crate::remote::pause::Pause;
 use crate::remote::progress::Progress;
 
 /// A part of a remote that answers, or fails, by itself: one server of several that share the
@@ -20,7 +20,7 @@ use crate::remote::progress::Progress;
 ///
 /// A remote numbers its shards as it likes; a number may come to mean another server. There are
 /// at most [`Shard::MOST`] of them.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Shard(u32);
 
 impl Shard {
@@ -41,12 +41,6 @@ impl Shard {
     #[must_use]
     pub const fn number(self) -> u32 {
         self.0
-    }
-}
-
-impl fmt::Debug for Shard {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Shard({})", self.0)
     }
 }
 
@@ -71,7 +65,7 @@ impl ShardState {
             shard,
             breaker: Breaker::new(settings.breaker_failures),
             progress: Progress::new(settings.op_timeout),
-            clock: ServerClock::new(),
+            clock: ServerClock::default(),
             reading_clock: tokio::sync::Mutex::new(()),
             pace: Mutex::new(Pace::new()),
             return_task: TaskClaim::default(),
@@ -139,22 +133,23 @@ impl Shards {
 /// else.
 const STEADY_AFTER: Duration = Duration::from_secs(10);
 
+/// Returns the pauses between tries to reach a shard that is away.
+pub(super) const fn probe_pause() -> Pause {
+    Pause::of_millis(100, 5000)
+}
+
 /// How often a shard that is away is probed.
 pub(super) struct Pace {
-    probes: Backoff,
+    /// After each probe that failed.
+    pub(super) probes: Pause,
     /// Before the first probe, where the last one proved nothing.
-    relapses: Backoff,
+    relapses: Pause,
     brought_back: Option<Instant>,
 }
 
 impl Pace {
     const fn new() -> Self {
-        Self { probes: Backoff::new(), relapses: Backoff::new(), brought_back: None }
-    }
-
-    /// Returns how long to wait after a probe that failed.
-    pub(super) fn next_probe(&mut self) -> Duration {
-        self.probes.next()
+        Self { probes: probe_pause(), relapses: probe_pause(), brought_back: None }
     }
 
     pub(super) fn was_brought_back(&mut self) {
@@ -167,7 +162,7 @@ impl Pace {
     pub(super) fn pause_if_unsteady(&mut self) -> Duration {
         let Some(brought_back) = self.brought_back.take() else { return Duration::ZERO };
         if brought_back.elapsed() < STEADY_AFTER {
-            return self.relapses.next();
+            return self.relapses.lengthen();
         }
         self.relapses.reset();
         Duration::ZERO

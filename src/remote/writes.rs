@@ -24,8 +24,8 @@ use crate::lease::shared_store::{Delivery, Unavailable};
 use crate::observe::{Occurrence, RemoteOp};
 use crate::remote::coordinator::{CLOCK_TOLERANCE, EntryRemote};
 use crate::remote::guard::RemoteFailure;
-use crate::remote::link::items_of_keys;
 use crate::remote::link::known::OwnItems;
+use crate::remote::link::{items_of_keys, items_of_tags};
 use crate::remote::log::LogItem;
 use crate::remote::shard::ShardState;
 use crate::remote::{RemoteErrorKind, Version};
@@ -57,7 +57,9 @@ impl WriteKind {
         match self {
             Self::Put(own) => own == key,
             Self::Invalidate(keys) => keys.contains(key),
-            Self::InvalidateTags(_) => true,
+            Self::InvalidateTags(tags) => {
+                tags.iter().any(|tag| tag.marked_key().is_none_or(|marked| marked == *key))
+            }
         }
     }
 
@@ -363,14 +365,14 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
     pub(super) async fn invalidate_tags_now(&self, tags: &[Tag]) -> Delivery {
         self.start();
         for (n, some) in tags.chunks(MOST_ANNOUNCED).enumerate() {
-            let items: Vec<_> = some.iter().cloned().map(LogItem::from).collect();
+            let items = items_of_tags(some);
             if let Err(failure) = self.announce(OwnItems { items: &items, ended: &[] }).await {
                 self.gate.link().journal.note_tags(&tags[n * MOST_ANNOUNCED..]);
                 self.is_queued(RemoteOp::Announce, failure);
                 return Delivery::Queued;
             }
         }
-        Delivery::Done
+        if self.log().is_some() { Delivery::Done } else { Delivery::NoLog }
     }
 
     /// Appends to the log, where the remote has one. Returns where the first item is, or 0.
@@ -425,7 +427,7 @@ impl<V: Send + Sync + 'static> EntryRemote<V> {
             .and_then(|(at, version)| self.close((key, &shard), entry, (at, stamp), version));
         let Some((bytes, ttl)) = closed else {
             // It stays in this process; what others hold is out of date.
-            self.gate.observe(Occurrence::Unshareable { key });
+            self.gate.observer.happened(Occurrence::Unshareable { key });
             return self.invalidate_now(std::slice::from_ref(key)).await;
         };
         let put = || self.remote().put(key, ttl, bytes.clone());

@@ -217,8 +217,8 @@ async fn a_value_marked_stale_is_served_while_one_refresh_runs() {
     let cache: Stampede<u64> = settings().stale_for(MINUTE).build().unwrap();
     let origin = Origin::taking(100 * MS);
     cache.get_or_compute("k", origin.compute()).await.unwrap();
-    assert!(cache.mark_stale("k").await);
-    assert!(!cache.mark_stale("nothing there").await);
+    assert!(cache.mark_stale("k").await.local);
+    assert!(!cache.mark_stale("nothing there").await.local);
 
     let from = Instant::now();
     let answers = herd(1000, |_| {
@@ -236,7 +236,7 @@ async fn a_value_marked_stale_is_served_while_one_refresh_runs() {
 async fn without_a_stale_window_a_value_marked_stale_is_not_served() {
     let (cache, origin) = (settings::<u64>().build().unwrap(), Origin::taking(100 * MS));
     cache.get_or_compute("k", origin.compute()).await.unwrap();
-    assert!(cache.mark_stale("k").await);
+    assert!(cache.mark_stale("k").await.local);
     assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 2);
     assert_eq!(origin.calls(), 2);
 }
@@ -361,11 +361,11 @@ async fn while_time_stands_still_no_value_ends_however_long_the_test_takes() {
 async fn to_mark_stale_what_has_ended_is_to_mark_nothing() {
     let cache: Stampede<u64> = settings().build().unwrap();
     cache.put("k", 1).await;
-    assert!(cache.mark_stale("k").await);
+    assert!(cache.mark_stale("k").await.local);
     cache.put("k", 1).await;
     cache.invalidate_all().await;
-    assert!(!cache.mark_stale("k").await, "invalidated");
+    assert!(!cache.mark_stale("k").await.local, "invalidated");
     cache.put("k", 1).await;
     pass(MINUTE + SECOND).await;
-    assert!(!cache.mark_stale("k").await, "expired");
+    assert!(!cache.mark_stale("k").await.local, "expired");
 }

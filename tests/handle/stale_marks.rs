@@ -56,7 +56,7 @@ async fn the_stale_windows_begin_with_the_mark() {
 async fn a_value_that_is_fresh_for_ever_has_its_stale_windows_from_the_mark_on() {
     type Mark = fn(Stampede<u64>) -> futures_util::future::BoxFuture<'static, ()>;
     let marks: [Mark; 4] = [
-        |cache| Box::pin(async move { assert!(cache.mark_stale("k").await) }),
+        |cache| Box::pin(async move { assert!(cache.mark_stale("k").await.local) }),
         |cache| Box::pin(async move { assert!(cache.mark_stale_now("k")) }),
         |cache| Box::pin(async move { assert!(cache.mark_tag_stale("t").await.local) }),
         |cache| Box::pin(async move { assert!(cache.mark_all_stale().await.local) }),

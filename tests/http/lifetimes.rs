@@ -114,7 +114,7 @@ async fn marking_stale_ends_a_lifetime_that_counts_from_the_end() {
     let origin = Origin::taking(WORK);
     cache.get_or_compute("k", origin.compute()).await.unwrap();
     pass(SECOND).await;
-    assert!(cache.mark_stale("k").await);
+    assert!(cache.mark_stale("k").await.local);
     pass(SECOND - MS).await;
     assert_eq!(cache.get_or_compute("k", origin.compute()).await.unwrap(), 1, "still stale");
     pass(MS).await;

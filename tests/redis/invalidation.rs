@@ -6,7 +6,7 @@ use std::time::Instant;
 use tower_stampede::{Announcement, Computed, Health, Redis};
 
 use crate::kit;
-use crate::kit::origin::{Origin, SECOND};
+use crate::kit::origin::{MINUTE, Origin, SECOND};
 use crate::kit::redis::{Proxy, Server, eventually};
 use crate::kit::redis_caches::*;
 use crate::kit::spawn;
@@ -222,6 +222,44 @@ async fn what_is_invalidated_while_redis_is_away_does_not_come_back_with_it() {
         let fresh = hasty(&server.url());
         assert!(load_tagged(&fresh, &origin, &key).await >= 2, "{how:?}: for a new process");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_key_that_was_marked_is_stale_in_all_processes_and_in_those_that_start_later() {
+    let server = Server::start();
+    let stale = || {
+        let redis = Redis::lazy(&server.url()).unwrap().namespace("stampede").op_timeout(LIMIT);
+        patient()
+            .lease(LIMIT * 4)
+            .wait_timeout(LIMIT * 8)
+            .stale_for(60 * MINUTE)
+            .redis(redis)
+            .build()
+            .unwrap()
+    };
+    let mut caches = vec![stale(), stale()];
+    all_listen(&caches).await;
+    let (key, origin) = (fresh_key(), Origin::new());
+    for cache in &caches {
+        assert_eq!(load(cache, &origin, &key).await, 1);
+        is_filled(&server, &key).await;
+    }
+    assert_eq!(caches[0].mark_stale(&key).await.remote, Announcement::Done);
+    let is_fresh = |cache: &Cache| cache.lookup(&key).is_some_and(|it| !it.ttl_left.is_zero());
+    assert!(!is_fresh(&caches[0]));
+    eventually("the other process hears of it", || !is_fresh(&caches[1])).await;
+    caches.push(stale());
+    assert_eq!(load(&caches[2], &origin, &key).await, 1, "served stale");
+    for cache in &caches {
+        while load(cache, &origin, &key).await == 1 {
+            tokio::time::sleep(kit::origin::MS).await;
+        }
+        assert!(is_fresh(cache));
+    }
+    assert_eq!(origin.calls(), 2);
+    caches.push(stale());
+    assert_eq!(load(&caches[3], &origin, &key).await, 2);
+    assert!(is_fresh(&caches[3]));
 }
 
 /// One process beside a proxy, and one behind it, that holds "k".

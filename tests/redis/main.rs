@@ -12,6 +12,7 @@ mod connection_log;
 mod consistency;
 mod contract;
 mod edges;
+mod examples;
 mod faults;
 mod fixtures;
 mod foreign_locks;

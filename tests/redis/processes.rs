@@ -3,7 +3,6 @@
 //! killed, or Redis is.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -16,23 +15,9 @@ use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use serde_json::Value;
 use tokio::task::JoinHandle;
 
+use crate::examples::program;
 use crate::kit::redis::{Server, eventually};
 use crate::kit::spawn;
-
-/// Cargo puts examples beside the folder of the tests, and builds them for
-/// `cargo test`.
-fn program() -> PathBuf {
-    let test = std::env::current_exe().unwrap();
-    let profile = test.ancestors().find(|path| path.join("examples").is_dir());
-    let program = profile.expect("target/<profile>").join("examples/web_server");
-    assert!(
-        program.is_file(),
-        "{} is missing: `cargo build --example web_server` with the features of this test \
-         makes it, as `scripts/test` does",
-        program.display()
-    );
-    program
-}
 
 /// For counts that must be exact: no call to Redis times out on a busy machine, and no lease ends.
 const PATIENT: [&str; 6] =
@@ -54,7 +39,7 @@ struct Instance {
 
 impl Instance {
     fn start(redis: &Server, flags: &[&str]) -> Self {
-        let mut process = Command::new(program())
+        let mut process = Command::new(program("web_server"))
             .args(["--listen", "127.0.0.1:0", "--redis", &redis.url(), "--ttl-ms", "3600000"])
             .args(flags)
             .stdout(Stdio::piped())
@@ -376,7 +361,7 @@ fn flags_that_cannot_be_followed_end_with_2_and_show_no_password() {
         &["--redis", "redis://127.0.0.1", "--namespace", "a{b"],
         &["--redis", "redis://127.0.0.1", "--lease-ms", "5000", "--wait-timeout-ms", "5000"],
     ] {
-        let output = Command::new(program()).args(flags).output().unwrap();
+        let output = Command::new(program("web_server")).args(flags).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(2), "{flags:?}: {said}");
         assert!(said.contains("--") && !said.contains("hidden"), "{flags:?}: {said}");

@@ -31,6 +31,7 @@ mod recovery;
 mod round_trips;
 mod shards;
 mod stale;
+mod stale_keys;
 mod stale_marks;
 mod uncacheable;
 mod unshareable;

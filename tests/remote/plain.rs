@@ -243,6 +243,23 @@ async fn an_invalidation_of_a_key_reaches_the_others_within_the_local_ttl() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_only_a_log_would_tell_stays_in_its_process_and_says_so() {
+    let (table, origin) = (Table::new(), Origin::new());
+    let (one, two) = (table.process(), table.process());
+    for process in [&one, &two] {
+        assert_eq!(load(process, &origin).await, 1);
+        all_have_run().await;
+    }
+    let marked = one.mark_stale("k").await;
+    assert!(marked.local);
+    assert_eq!(marked.remote, Announcement::NoRemote);
+    assert_eq!(load(&one, &origin).await, 2);
+    assert_eq!(two.get("k").await, Some(1));
+    assert_eq!(one.mark_tag_stale("t").await.remote, Announcement::NoRemote);
+    assert_eq!(one.invalidate_all().await.remote, Announcement::NoRemote);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_computation_that_another_process_has_invalidated_is_not_stored() {
     for is_put in [false, true] {
         let (table, late) = (Table::new(), Origin::taking(10 * SECOND));

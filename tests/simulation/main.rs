@@ -135,8 +135,11 @@ fn a_value_is_found_behind_bytes_that_begin_like_one() {
 #[test]
 fn a_seed_is_the_same_history_each_time() {
     // With faults, a process may have several keys to tell the server of again. In which order it
-    // does so is decided by a hash table.
-    let cases = (1..=200).map(case::Case::generate).filter(|case| !case.has_faults);
+    // does so is decided by a hash table. Where a key is marked, it may have two flights that one message
+    // wakes, and which of them goes on first is not decided by the seed.
+    let is_mark = |op: &case::Op| matches!(op.what, case::What::MarkStale { .. });
+    let is_decided = |case: &case::Case| !case.has_faults && !case.ops.iter().any(is_mark);
+    let cases = (1..=300).map(case::Case::generate).filter(is_decided);
     for case in cases {
         let seed = case.seed;
         let [mut one, mut two] = [(); 2].map(|()| survey::run(&case, true).history);

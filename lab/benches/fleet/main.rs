@@ -11,7 +11,7 @@
 //! - Costs: what the bench `scaling` measured (`DIR/parts/scaling.json`), or
 //!   values that the part's notes call assumed.
 //! - Rules: when an entry is fresh, jitter, early refresh, the breaker and its
-//!   pauses are the product's own files (`src/freshness`, `src/remote/breaker.rs`).
+//!   pauses are the product's own files (`src/freshness`, `src/remote/{breaker,pause}.rs`).
 //!   The scripts and the way from a look to a value are written again, each
 //!   with the name of the file whose rule it is.
 //!
@@ -46,6 +46,9 @@ mod fault;
 mod freshness;
 mod growth;
 mod lone;
+#[path = "../../../src/remote/pause.rs"]
+#[allow(dead_code, unused_imports, reason = "the model uses a part of it")]
+mod pause;
 mod plan;
 mod process;
 mod published;

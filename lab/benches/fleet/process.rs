@@ -280,7 +280,7 @@ impl World<'_> {
         let now = self.queue.now;
         let pace = &mut self.processes[process].pace;
         let pause = match pace.brought_back.take() {
-            Some(at) if now < at + STEADY_AFTER => pace.relapses.next(),
+            Some(at) if now < at + STEADY_AFTER => pace.relapses.lengthen(),
             Some(_) => {
                 pace.relapses.reset();
                 std::time::Duration::ZERO
@@ -318,7 +318,7 @@ impl World<'_> {
             tended.pace.probes.reset();
             tended.pace.brought_back = Some(now);
         } else {
-            let pause = tended.pace.probes.next();
+            let pause = tended.pace.probes.lengthen();
             self.probes_after(process as usize, pause, PROBES);
         }
     }

@@ -7,11 +7,11 @@
 
 use std::time::Duration;
 
-use crate::breaker::Backoff;
 use crate::breaker::Breaker;
 use crate::clock::Tick;
 use crate::freshness::{self, Freshness, Lifetimes, Window};
 use crate::lone::Lone;
+use crate::pause::Pause;
 use crate::plan::{BREAKER_FAILURES, Fault, Plan, Strategy};
 use crate::queue::{MILLISECOND, Moment, Queue, moment, seconds};
 use crate::redis::{Redis, Token, Value};
@@ -47,8 +47,8 @@ pub(crate) struct Process {
 
 /// How often a remote that is away is probed: `Pace` of `src/remote/sync.rs`.
 pub(crate) struct Pace {
-    pub(crate) probes: Backoff,
-    pub(crate) relapses: Backoff,
+    pub(crate) probes: Pause,
+    pub(crate) relapses: Pause,
     pub(crate) brought_back: Option<Moment>,
 }
 
@@ -278,7 +278,8 @@ impl<'a> World<'a> {
         let window = &self.values[value as usize].window;
         let rng = &mut self.rng;
         let sample = || 1.0 - rng.f64();
-        freshness::decide(window, Tick::from_nanos(at), self.plan.early.as_ref(), sample)
+        let (now, early) = (Tick::from_nanos(at), self.plan.early.as_ref());
+        freshness::decide(window.fresh_until, || *window, now, early, sample)
     }
 
     /// Notes the next request that does not simply read the copy.
@@ -447,7 +448,8 @@ impl<'a> World<'a> {
 
 impl Process {
     fn new() -> Self {
-        let pace = Pace { probes: Backoff::new(), relapses: Backoff::new(), brought_back: None };
+        let pause = || Pause::of_millis(100, 5_000);
+        let pace = Pace { probes: pause(), relapses: pause(), brought_back: None };
         let breaker = Breaker::new(BREAKER_FAILURES);
         Self { breaker, pace, is_cut_off: false, is_dead: false }
     }

@@ -30,7 +30,7 @@ use crate::cache::call_options::Stored;
 use crate::cache::key_work::{BegunCall, FailedCall, KeyFailure};
 use crate::cache::seat::RoundCall;
 use crate::computed::Computed;
-use crate::error::{Error, ErrorKind};
+use crate::error::{Error, ErrorKind, contain_panic};
 use crate::flight::door::{self, Cleared, Lead};
 use crate::flight::lending;
 use crate::flight::places::NoPlace;
@@ -152,14 +152,18 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
         let (limit, begun_in) = (engine.settings.compute_timeout(), engine.mode());
         // The work is dropped before the last key ends, and the place returns.
         let loaded = {
-            let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
+            let mut work = pin!(Some(AssertUnwindSafe(work).catch_unwind()));
             loop {
+                let driven = work.as_mut().as_pin_mut().expect("it is dropped where this ends");
                 let leaders = keys.iter().filter_map(BatchKey::lead);
                 leaders.for_each(|lead| lead.expect_within(limit));
-                match tokio::time::timeout(limit, while_wanted(work.as_mut(), &mut keys)).await {
+                match tokio::time::timeout(limit, while_wanted(driven, &mut keys)).await {
                     Ok(Some(loaded)) => break Some(loaded),
-                    // Dropped, the leaders end as those that are lost.
-                    Ok(None) => return,
+                    // A panic in its `Drop` is none of the loader.
+                    Ok(None) => {
+                        contain_panic(|| work.set(None));
+                        return keys.into_iter().for_each(BatchKey::cancel);
+                    }
                     Err(_) if engine.mode() == Mode::On => {
                         let is_unbounded = |key: &BegunKey<V>| key.is_unbounded(begun_in);
                         let late;
@@ -198,7 +202,13 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
     ) {
         // Together: some tell the remote.
         let ends = FuturesUnordered::new();
-        for key in keys {
+        let mut is_told = false;
+        for mut key in keys {
+            if let (Way::Led(led, _), Err(_)) = (&mut key.way, &loaded)
+                && std::mem::replace(&mut is_told, true)
+            {
+                led.0.is_told_of();
+            }
             let result = catch_unwind(AssertUnwindSafe(|| match &mut loaded {
                 Ok(values) => {
                     let found = values.remove(&key.key);
@@ -313,6 +323,10 @@ impl<V: Clone + Send + Sync + 'static> BegunKey<V> {
         }
     }
 
+    fn is_needless(&self) -> bool {
+        self.lead().map_or_else(|| self.reply.is_closed(), Lead::is_needless)
+    }
+
     /// Ends the key's part, and tells its caller.
     async fn end(self, result: Result<Computed<V>, KeyFailure>) {
         let Self { way, reply, .. } = self;
@@ -343,6 +357,12 @@ impl<V: Clone + Send + Sync + 'static> BegunKey<V> {
         }
     }
 
+    fn cancel(self) {
+        if let Way::Led(led, _token) = self.way {
+            led.0.cancel();
+        }
+    }
+
     fn end_panicked(self, panic: Panic) {
         if let Way::Led(led, _token) = self.way {
             led.0.end_panicked(&*panic);
@@ -370,8 +390,14 @@ async fn while_wanted<V: Clone + Send + Sync + 'static, F: Future + Unpin>(
     keys: &mut [BegunKey<V>],
 ) -> Option<F::Output> {
     let mut needless = pin!(async {
-        for key in keys {
-            key.wait_until_needless().await;
+        loop {
+            for key in &mut *keys {
+                key.wait_until_needless().await;
+            }
+            // A key that had no caller may have one again.
+            if keys.iter().all(|key| key.is_needless()) {
+                return;
+            }
         }
     });
     poll_fn(|cx| match work.poll_unpin(cx) {

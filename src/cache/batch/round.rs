@@ -16,7 +16,7 @@ use crate::cache::key_work::{FailedCall, KeyQuestion};
 use crate::cache::seat::{AppKey, OpenCall, RoundCall, Seat};
 use crate::computed::Computed;
 use crate::entry::Entry;
-use crate::error::{Absent, Error};
+use crate::error::Error;
 use crate::flight::door::Lead;
 use crate::flight::engine::{Engine, PlaceForOne};
 use crate::key::Key;
@@ -34,11 +34,6 @@ pub(crate) type KeyToLoad<V> = (AppKey, Option<Stored<V>>);
 
 /// Makes the error of a key that the loader returned nothing for.
 pub(crate) type AbsentError = Arc<dyn Fn(&AppKey) -> Error + Send + Sync>;
-
-/// Returns the error of an absent key where the application has not set any.
-pub(crate) fn absent_error() -> AbsentError {
-    Arc::new(|_| Error::inner_error(Absent::new()))
-}
 
 /// What a loader panicked with.
 pub(super) type Panic = Box<dyn Any + Send>;

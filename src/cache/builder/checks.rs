@@ -1,49 +1,46 @@
 //! What settings may be, and what fits together. A refusal says which settings, their values,
 //! the rule and the remedy.
 
-use std::borrow::Cow;
 use std::time::Duration;
 
 use crate::cache::builder::Builder;
 use crate::error::ConfigError;
-use crate::settings::{SettingNames, Settings};
-
-pub(super) fn refuse(fields: SettingNames, reason: impl Into<Cow<'static, str>>) -> ConfigError {
-    ConfigError::new(fields, reason)
-}
+use crate::settings::{Settings, refused_status};
 
 impl<V: Clone + Send + Sync + 'static> Builder<V> {
     pub(super) fn check(&self) -> Result<(), ConfigError> {
         self.check_lifetimes()?;
-        self.check_status_ttl()?;
+        if let Some(reason) = refused_status(&self.settings.status_ttl) {
+            return Err(ConfigError::new(&["status_ttl"], reason));
+        }
         self.check_shares()?;
         self.check_zero()?;
         #[cfg(feature = "http")]
         if let Some((fields, reason)) = self.settings.http.refusal() {
-            return Err(refuse(fields, reason));
+            return Err(ConfigError::new(fields, reason));
         }
         self.check_pairs()
     }
 
     fn check_lifetimes(&self) -> Result<(), ConfigError> {
         match (self.settings.ttl, self.settings.origin_only == Some(true)) {
-            (None, false) => Err(refuse(
+            (None, false) => Err(ConfigError::new(
                 &["ttl"],
                 "is not set and has no default; set it, or call `origin_only` for HTTP",
             )),
-            (Some(Duration::ZERO), _) => Err(refuse(
+            (Some(Duration::ZERO), _) => Err(ConfigError::new(
                 &["ttl"],
                 "is 0 s, so no value would be fresh; set a longer one, or call `origin_only` to \
                  store only what headers allow",
             )),
-            (Some(ttl), true) => Err(refuse(
+            (Some(ttl), true) => Err(ConfigError::new(
                 &["ttl", "origin_only"],
                 format!(
                     "a lifetime of {ttl:?} for all contradicts lifetimes from the origin only; \
                      leave one of the two out"
                 ),
             )),
-            _ if self.negative.is_some_and(|(ttl, _)| ttl.is_zero()) => Err(refuse(
+            _ if self.negative.is_some_and(|(ttl, _)| ttl.is_zero()) => Err(ConfigError::new(
                 &["negative_ttl"],
                 "is 0 s and must be longer; leave it out to treat `None` like any value",
             )),
@@ -56,30 +53,33 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         let (jitter, share) = (self.settings.jitter(), self.settings.early_refresh_share());
         if !(0.0..1.0).contains(&jitter) {
             let rule = "must be a share from 0 up to but not including 1; the default is 0.1";
-            return Err(refuse(&["jitter"], format!("is {jitter} and {rule}")));
+            return Err(ConfigError::new(&["jitter"], format!("is {jitter} and {rule}")));
         }
         if let Some(beta) = early_refresh.filter(|beta| !(beta.is_finite() && *beta > 0.0)) {
             let rule = "must be a finite factor above 0; 1.0 is a good start";
-            return Err(refuse(&["early_refresh"], format!("is {beta} and {rule}")));
+            return Err(ConfigError::new(&["early_refresh"], format!("is {beta} and {rule}")));
         }
         if !(share > 0.0 && share <= 1.0) {
             let rule = "must be a share above 0, at most 1; the default is 0.25";
-            return Err(refuse(&["early_refresh_share"], format!("is {share} and {rule}")));
+            return Err(ConfigError::new(
+                &["early_refresh_share"],
+                format!("is {share} and {rule}"),
+            ));
         }
         if let Some(share) = cancel_unwanted.filter(|share| !(*share > 0.0 && *share <= 1.0)) {
             let rule = "must be a share above 0, at most 1; leave it unset to let all work go on";
-            return Err(refuse(&["cancel_unwanted"], format!("is {share} and {rule}")));
+            return Err(ConfigError::new(&["cancel_unwanted"], format!("is {share} and {rule}")));
         }
         Ok(())
     }
 
     fn check_zero(&self) -> Result<(), ConfigError> {
         if let Some((field, rule, unset)) = self.settings.zero() {
-            return Err(refuse(field, format!("{rule}; leave it unset for {unset}")));
+            return Err(ConfigError::new(field, format!("{rule}; leave it unset for {unset}")));
         }
         if self.max_arriving_bytes == Some(0) {
             let reason = "is 0 and must be at least 1; leave it unset for `max_bytes`";
-            return Err(refuse(&["max_arriving_bytes"], reason));
+            return Err(ConfigError::new(&["max_arriving_bytes"], reason));
         }
         Ok(())
     }
@@ -94,7 +94,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 "the first hold ({hold:?}) must not exceed the longest ({longest:?}); raise \
                  `max_hold`, or leave it unset"
             );
-            return Err(refuse(&["hold", "max_hold"], reason));
+            return Err(ConfigError::new(&["hold", "max_hold"], reason));
         }
         let bytes = settings.max_bytes();
         if let Some(entries) = settings.max_entries.filter(|entries| *entries > bytes) {
@@ -102,7 +102,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 "{bytes} bytes for {entries} entries are less than a byte for each; raise \
                  `max_bytes`"
             );
-            return Err(refuse(&["max_entries", "max_bytes"], reason));
+            return Err(ConfigError::new(&["max_entries", "max_bytes"], reason));
         }
         let least = (settings.eviction().entry_bytes() + size_of::<V>()) as u64;
         if bytes < least {
@@ -110,7 +110,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 "is {bytes} and must be at least {least}, what an entry takes beside the memory \
                  that its value points to; raise it, or leave it unset for 64 MiB"
             );
-            return Err(refuse(&["max_bytes"], reason));
+            return Err(ConfigError::new(&["max_bytes"], reason));
         }
         let (one, all) = (settings.max_waiters(), settings.max_waiters_in_all());
         if one as usize > all {
@@ -118,7 +118,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 "{one} for one key must not exceed {all} for all keys; lower `max_waiters`, or \
                  leave it unset"
             );
-            return Err(refuse(&["max_waiters", "max_waiters_in_all"], reason));
+            return Err(ConfigError::new(&["max_waiters", "max_waiters_in_all"], reason));
         }
         let (refreshes, all) = (settings.max_refreshes(), settings.max_computations());
         if refreshes > all {
@@ -126,12 +126,12 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                 "{refreshes} must not exceed {all}, since every refresh is a computation; lower \
                  `max_refreshes`, or leave it unset"
             );
-            return Err(refuse(&["max_refreshes", "max_computations"], reason));
+            return Err(ConfigError::new(&["max_refreshes", "max_computations"], reason));
         }
         let most = tokio::sync::Semaphore::MAX_PERMITS;
         if all > most {
             let reason = format!("is {all} and must be at most {most}");
-            return Err(refuse(&["max_computations"], reason));
+            return Err(ConfigError::new(&["max_computations"], reason));
         }
         let (window, timeout) = (settings.batch_window(), settings.compute_timeout());
         if window >= timeout {
@@ -140,7 +140,7 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
                  {timeout:?} that a computation may take, since it counts into them; lower \
                  `batch_window`"
             );
-            return Err(refuse(&["batch_window", "compute_timeout"], reason));
+            return Err(ConfigError::new(&["batch_window", "compute_timeout"], reason));
         }
         Ok(())
     }

@@ -3,9 +3,6 @@
 use std::time::Duration;
 
 use crate::cache::builder::Builder;
-use crate::cache::builder::checks::refuse;
-use crate::error::ConfigError;
-use crate::settings::{SettingNames, refused_status};
 
 impl<V: Clone + Send + Sync + 'static> Builder<V> {
     /// Sets the lifetime of HTTP responses with the status `status`, an error from 400 to 599,
@@ -17,11 +14,5 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
     pub fn status_ttl(mut self, status: u16, ttl: Duration) -> Self {
         self.settings.status_ttl.insert(status, ttl);
         self
-    }
-
-    pub(super) fn check_status_ttl(&self) -> Result<(), ConfigError> {
-        const FIELDS: SettingNames = &["status_ttl"];
-        refused_status(&self.settings.status_ttl)
-            .map_or(Ok(()), |reason| Err(refuse(FIELDS, reason)))
     }
 }

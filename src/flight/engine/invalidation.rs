@@ -1,6 +1,9 @@
 //! What the engine does where keys and tags are invalidated.
 
+use std::sync::Arc;
+
 use crate::clock::Tick;
+use crate::entry::Entry;
 use crate::flight::engine::Engine;
 use crate::invalidation::Full;
 use crate::key::{Key, Tag, uri_tag_of};
@@ -19,6 +22,18 @@ impl<V: Send + Sync + 'static> Engine<V> {
             }
         }
         self.observer.happened(Occurrence::InvalidatedElsewhere { key });
+    }
+
+    /// Makes the value of `key` stale here, and forgets the flight and the hold of the key. Returns
+    /// whether there was a value that had not ended, or a flight.
+    pub(crate) fn mark_stale(&self, key: &Key) -> bool {
+        // In this order: a fill that is not refused is marked.
+        let had_flight = self.forget(key);
+        let now = self.clock.now();
+        let is_of_use =
+            |entry: &Arc<Entry<V>>| now < entry.window().kept_until() && self.log.is_alive(entry);
+        let found = self.local.peek(key.as_bytes()).filter(is_of_use);
+        found.as_ref().inspect(|entry| entry.mark_stale(now)).is_some() || had_flight
     }
 
     /// Records that everything that started so far with `tag` is dead, and returns the

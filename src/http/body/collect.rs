@@ -61,66 +61,52 @@ impl Limits {
 
 /// The outcome of [`collect`]. Whatever it is, the client whose request was
 /// forwarded gets every frame.
-pub(crate) enum Collection<B> {
-    Complete(Bytes),
+pub(crate) struct Collection<B> {
+    pub(crate) so_far: VecDeque<Frame<Bytes>>,
+    pub(crate) bytes: u64,
+    pub(crate) rest: Pin<Box<B>>,
+    pub(crate) end: CollectEnd,
+}
+
+/// Why no more is collected.
+pub(crate) enum CollectEnd {
+    Complete,
     /// There will be more.
-    Arriving {
-        so_far: VecDeque<Frame<Bytes>>,
-        rest: Pin<Box<B>>,
-    },
+    Waits,
     /// Not to be stored.
-    Streams {
-        so_far: VecDeque<Frame<Bytes>>,
-        rest: Pin<Box<B>>,
-        why: DeclineReason,
-    },
-    Broken {
-        so_far: VecDeque<Frame<Bytes>>,
-        error: BodyError,
-    },
+    Refused(DeclineReason),
+    Broken(BodyError),
+}
+
+/// Collects what is there of a body that is to be stored, without waiting.
+pub(crate) async fn collect<B: SourceBody>(body: B, limits: &Limits) -> Collection<B> {
+    let (so_far, rest, end) = (VecDeque::new(), Box::pin(body), CollectEnd::Waits);
+    let mut collected = Collection { so_far, bytes: 0, rest, end };
+    let end = poll_fn(|cx| Poll::Ready(collected.poll(cx, limits))).await;
+    Collection { end, ..collected }
 }
 
 impl<B: SourceBody> Collection<B> {
     /// Makes the body for the client whose request was forwarded.
     pub(crate) fn into_body(self) -> ResponseBody<B> {
-        match self {
-            Self::Complete(bytes) => ResponseBody::full(bytes),
-            Self::Arriving { so_far, rest } | Self::Streams { so_far, rest, .. } => {
-                ResponseBody::streaming(so_far, rest)
+        match self.end {
+            CollectEnd::Complete => ResponseBody::full(self.joined()),
+            CollectEnd::Waits | CollectEnd::Refused(_) => {
+                ResponseBody::streaming(self.so_far, self.rest)
             }
-            Self::Broken { so_far, error } => ResponseBody::broken(so_far, error),
+            CollectEnd::Broken(error) => ResponseBody::broken(self.so_far, error),
         }
     }
-}
 
-/// Collects what is there of a body that is to be stored, without waiting.
-pub(crate) async fn collect<B: SourceBody>(body: B, limits: &Limits) -> Collection<B> {
-    let mut collecting = Collecting { so_far: VecDeque::new(), bytes: 0, rest: Box::pin(body) };
-    let why = poll_fn(|cx| Poll::Ready(collecting.poll(cx, limits))).await;
-    let Collecting { so_far, bytes, rest } = collecting;
-    match why {
-        CollectEnd::Complete => Collection::Complete(joined(&so_far, bytes)),
-        CollectEnd::Waits => Collection::Arriving { so_far, rest },
-        CollectEnd::Refused(why) => Collection::Streams { so_far, rest, why },
-        CollectEnd::Broken(error) => Collection::Broken { so_far, error },
+    /// Returns the bytes as one piece. Copied even if it is one chunk: a chunk may keep a whole
+    /// read buffer alive, and the store would not know.
+    pub(crate) fn joined(&self) -> Bytes {
+        let mut whole = Vec::with_capacity(usize::try_from(self.bytes).unwrap_or(0));
+        let chunks = self.so_far.iter().filter_map(Frame::data_ref);
+        chunks.for_each(|chunk| whole.extend_from_slice(chunk));
+        whole.into()
     }
-}
 
-struct Collecting<B> {
-    so_far: VecDeque<Frame<Bytes>>,
-    bytes: u64,
-    rest: Pin<Box<B>>,
-}
-
-/// Why no more is collected.
-enum CollectEnd {
-    Complete,
-    Waits,
-    Refused(DeclineReason),
-    Broken(BodyError),
-}
-
-impl<B: SourceBody> Collecting<B> {
     fn poll(&mut self, cx: &mut Context<'_>, limits: &Limits) -> CollectEnd {
         if limits.is_over(self.rest.size_hint().lower()) {
             return CollectEnd::Refused(DeclineReason::TooLarge);
@@ -155,13 +141,4 @@ impl<B: SourceBody> Collecting<B> {
         }
         limits.is_over(self.bytes).then_some(CollectEnd::Refused(DeclineReason::TooLarge))
     }
-}
-
-fn joined(chunks: &VecDeque<Frame<Bytes>>, length: u64) -> Bytes {
-    // Copied even if it is one chunk: a chunk may keep a whole read
-    // buffer alive, and the store would not know.
-    let mut whole = Vec::with_capacity(usize::try_from(length).unwrap_or(0));
-    let chunks = chunks.iter().filter_map(Frame::data_ref);
-    chunks.for_each(|chunk| whole.extend_from_slice(chunk));
-    whole.into()
 }

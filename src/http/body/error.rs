@@ -34,12 +34,9 @@ use crate::error::BoxError;
 /// # }
 /// ```
 #[derive(Clone)]
-pub struct BodyError(Repr);
-
-#[derive(Clone)]
-enum Repr {
-    Inner(Arc<dyn StdError + Send + Sync>),
-    Ours(BodyErrorKind),
+pub struct BodyError {
+    kind: BodyErrorKind,
+    source: Option<Arc<dyn StdError + Send + Sync>>,
 }
 
 /// What went wrong with a body.
@@ -70,29 +67,23 @@ impl BodyErrorKind {
 
 impl BodyError {
     pub(super) fn of_service(error: impl Into<BoxError>) -> Self {
-        Self(Repr::Inner(Arc::from(error.into())))
+        Self { kind: BodyErrorKind::Inner, source: Some(Arc::from(error.into())) }
     }
 
     pub(crate) fn new(kind: BodyErrorKind) -> Self {
-        Self(Repr::Ours(kind))
+        Self { kind, source: None }
     }
 
     /// Returns what went wrong.
     #[must_use]
     pub fn kind(&self) -> BodyErrorKind {
-        match self.0 {
-            Repr::Inner(_) => BodyErrorKind::Inner,
-            Repr::Ours(kind) => kind,
-        }
+        self.kind
     }
 
     /// Returns the error of the service's body if it is a `T`.
     #[must_use]
     pub fn inner<T: StdError + 'static>(&self) -> Option<&T> {
-        match &self.0 {
-            Repr::Inner(error) => error.downcast_ref(),
-            Repr::Ours(_) => None,
-        }
+        self.source.as_ref()?.downcast_ref()
     }
 }
 
@@ -113,10 +104,7 @@ impl fmt::Debug for BodyError {
 
 impl StdError for BodyError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        match &self.0 {
-            Repr::Inner(error) => Some(&**error),
-            Repr::Ours(_) => None,
-        }
+        Some(&**self.source.as_ref()?)
     }
 }
 
@@ -132,7 +120,7 @@ mod tests {
         assert!(error.inner::<std::io::Error>().is_some());
         assert!(error.inner::<fmt::Error>().is_none());
         for kind in [BodyErrorKind::BrokenOff, BodyErrorKind::Stalled, BodyErrorKind::Ended] {
-            let error = BodyError(Repr::Ours(kind));
+            let error = BodyError::new(kind);
             assert_eq!((error.kind(), error.to_string().as_str()), (kind, kind.text()));
             assert!(error.source().is_none());
         }

@@ -14,9 +14,9 @@
 //!
 //! ```text
 //! collect ─┬─ Complete ── all is there at once: stored; no task
-//!          ├─ Arriving ── a shared body: keeps ─┬─ complete: stored
+//!          ├─ Waits ───── a shared body: keeps ─┬─ complete: stored
 //!          │                                    └─ too large, too slow, trailers: passes
-//!          ├─ Streams ─── not to be stored: straight to the one client
+//!          ├─ Refused ─── not to be stored: straight to the one client
 //!          └─ Broken ──── what came, then the error
 //! ```
 //!
@@ -62,7 +62,7 @@ mod readers;
 mod request;
 mod shared;
 
-pub(super) use collect::{Collection, Limits, collect};
+pub(super) use collect::{CollectEnd, Collection, Limits, collect};
 pub(crate) use content::Content;
 pub use error::{BodyError, BodyErrorKind};
 use part::PartReader;
@@ -323,11 +323,17 @@ where
     B: Body,
     B::Error: Into<BoxError>,
 {
+    poll_data(body, cx).map_err(BodyError::of_service)
+}
+
+/// Polls for the next frame, with its data as bytes.
+fn poll_data<B: Body>(body: Pin<&mut B>, cx: &mut Context<'_>) -> PolledFrame<B> {
     let to_bytes = |mut data: B::Data| data.copy_to_bytes(data.remaining());
     let frame = ready!(body.poll_frame(cx));
-    let frame = frame.map(|frame| frame.map(|frame| frame.map_data(to_bytes)));
-    Poll::Ready(frame.map(|frame| frame.map_err(BodyError::of_service)))
+    Poll::Ready(frame.map(|frame| Ok(frame?.map_data(to_bytes))))
 }
+
+type PolledFrame<B> = Poll<Option<Result<Frame<Bytes>, <B as Body>::Error>>>;
 
 fn plus(hint: SizeHint, more: u64) -> SizeHint {
     let mut sum = SizeHint::new();

@@ -26,7 +26,7 @@ const LOOKS_PER_STALL: u32 = 50;
 pub(super) struct BufferState {
     pub(super) buffer: Buffer,
     pub(super) trailers: Option<HeaderMap>,
-    pub(super) end: Option<BodyEnd>,
+    pub(super) end: Option<Result<(), BodyError>>,
     /// What the kept bytes count in; none once the body has ended, or passes.
     reserved: Option<Reservation>,
     passes: bool,
@@ -38,12 +38,6 @@ pub(super) struct BufferState {
     feeder: Option<Waker>,
     /// Since when a reader that has read everything waits for slower readers.
     waited_since: Option<Instant>,
-}
-
-#[derive(Clone)]
-pub(super) enum BodyEnd {
-    Clean,
-    Failed(BodyError),
 }
 
 struct Reading {
@@ -123,7 +117,7 @@ impl BufferState {
     }
 
     /// Ends the body, unless it has ended.
-    pub(super) fn finish(&mut self, end: BodyEnd, loose: &mut Loose) {
+    pub(super) fn finish(&mut self, end: Result<(), BodyError>, loose: &mut Loose) {
         self.end.get_or_insert(end);
         self.reserved = None;
         loose.dropped.extend(self.feeder.take());
@@ -201,7 +195,7 @@ impl BufferState {
     pub(super) fn give_up(&mut self, loose: &mut Loose) -> bool {
         let is_deserted = self.readers.is_empty();
         if is_deserted {
-            let end = BodyEnd::Failed(BodyError::new(BodyErrorKind::Ended));
+            let end = Err(BodyError::new(BodyErrorKind::Ended));
             self.finish(end, loose);
         }
         is_deserted
@@ -253,12 +247,12 @@ impl BufferState {
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         match &self.end {
-            Some(BodyEnd::Clean) => {
+            Some(Ok(())) => {
                 // They belong to one exchange: other clients read the body without them.
                 let trailers = self.trailers.clone().filter(|_| reading.takes_trailers);
                 Poll::Ready(trailers.map(|fields| Ok(Frame::trailers(fields))))
             }
-            Some(BodyEnd::Failed(error)) => Poll::Ready(Some(Err(error.clone()))),
+            Some(Err(error)) => Poll::Ready(Some(Err(error.clone()))),
             None => {
                 self.wait(id, cx, loose);
                 Poll::Pending
@@ -279,13 +273,13 @@ impl BufferState {
         let come = self.buffer.end();
         match &self.end {
             _ if !is_kept => Poll::Ready(Gathered::Lost),
-            Some(BodyEnd::Clean) => {
+            Some(Ok(())) => {
                 let whole = self.buffer.at(0).unwrap_or_default();
                 // A body that ends is joined into one piece first.
                 let is_whole = whole.len() as u64 == come;
                 Poll::Ready(if is_whole { Gathered::Whole(whole) } else { Gathered::Lost })
             }
-            Some(BodyEnd::Failed(_)) => Poll::Ready(Gathered::Lost),
+            Some(Err(_)) => Poll::Ready(Gathered::Lost),
             None if come >= enough => Poll::Ready(Gathered::Enough),
             None => {
                 self.wait(id, cx, loose);
@@ -327,7 +321,7 @@ impl BufferState {
         let here = self.buffer.end() - reading.at;
         let mut hint = SizeHint::new();
         match (&self.end, declared) {
-            (Some(BodyEnd::Clean), _) => hint.set_exact(here),
+            (Some(Ok(())), _) => hint.set_exact(here),
             (_, Some(declared)) => hint.set_exact(declared.saturating_sub(reading.at)),
             _ => hint.set_lower(here),
         }
@@ -339,7 +333,7 @@ impl BufferState {
             let has_trailers = reading.takes_trailers && self.trailers.is_some();
             reading.at == self.buffer.end() && !has_trailers
         };
-        matches!(self.end, Some(BodyEnd::Clean)) && self.readers.get(&id).is_some_and(is_over)
+        matches!(self.end, Some(Ok(()))) && self.readers.get(&id).is_some_and(is_over)
     }
 }
 

@@ -5,10 +5,11 @@ use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
-use bytes::{Buf, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use futures_util::future::poll_fn;
 use http_body::{Body, Frame, SizeHint};
 
+use crate::http::body::{plus, poll_data};
 use crate::http::rules::request::BypassReason;
 
 /// A request body that the layer has read: the bytes, and what followed them.
@@ -45,11 +46,6 @@ impl<Q: Body> RequestBody<Q> {
     pub(crate) fn bytes(&self) -> Option<Bytes> {
         (self.next.is_none() && self.rest.is_none()).then(|| self.read.clone())
     }
-
-    /// Returns the bytes, if there is nothing else.
-    pub(crate) fn into_complete(self) -> Option<Bytes> {
-        (self.next.is_none() && self.rest.is_none()).then_some(self.read)
-    }
 }
 
 impl<Q: Body> Body for RequestBody<Q> {
@@ -67,10 +63,7 @@ impl<Q: Body> Body for RequestBody<Q> {
             return Poll::Ready(Some(*next));
         }
         let Some(rest) = &mut self.rest else { return Poll::Ready(None) };
-        let frame = ready!(rest.as_mut().poll_frame(cx));
-        Poll::Ready(
-            frame.map(|frame| Ok(frame?.map_data(|mut data| data.copy_to_bytes(data.remaining())))),
-        )
+        poll_data(rest.as_mut(), cx)
     }
 
     fn is_end_stream(&self) -> bool {
@@ -80,19 +73,13 @@ impl<Q: Body> Body for RequestBody<Q> {
 
     fn size_hint(&self) -> SizeHint {
         let rest = self.rest.as_ref().map_or(SizeHint::with_exact(0), |rest| rest.size_hint());
-        let read = self.read.len() as u64;
-        let mut hint = SizeHint::new();
-        hint.set_lower(rest.lower().saturating_add(read));
-        if let Some(upper) = rest.upper().and_then(|upper| upper.checked_add(read)) {
-            hint.set_upper(upper);
-        }
-        hint
+        plus(rest, self.read.len() as u64)
     }
 }
 
 impl<Q: Body> fmt::Debug for RequestBody<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let is_complete = self.next.is_none() && self.rest.is_none();
+        let is_complete = self.bytes().is_some();
         let mut shown = f.debug_struct("RequestBody");
         shown.field("read", &self.read.len()).field("is_complete", &is_complete).finish()
     }
@@ -109,61 +96,29 @@ pub(crate) async fn read<Q: Body>(
     most: usize,
     time: Duration,
 ) -> (RequestBody<Q>, Option<BypassReason>) {
-    let mut reading = Reading { bytes: BytesMut::new(), rest: Box::pin(body), most };
-    let end = tokio::time::timeout(time, poll_fn(|cx| reading.poll(cx))).await;
-    let Reading { bytes, rest, .. } = reading;
-    let read = bytes.freeze();
-    match end {
-        Ok(ReadEnd::Complete) => (RequestBody::complete(read), None),
-        Ok(ReadEnd::TooLarge) => {
-            let body = RequestBody { read, next: None, rest: Some(rest) };
-            (body, Some(BypassReason::BodyTooLarge))
-        }
-        Ok(ReadEnd::Other(next)) => {
-            let rest = next.is_ok().then_some(rest);
-            let body = RequestBody { read, next: Some(Box::new(next)), rest };
-            (body, Some(BypassReason::BodyUnreadable))
-        }
-        Err(_) => {
-            let body = RequestBody { read, next: None, rest: Some(rest) };
-            (body, Some(BypassReason::BodyTooSlow))
-        }
-    }
-}
-
-struct Reading<Q> {
-    bytes: BytesMut,
-    rest: Pin<Box<Q>>,
-    most: usize,
-}
-
-/// Why no more is read.
-enum ReadEnd<E> {
-    Complete,
-    TooLarge,
-    /// A broken body, or trailers.
-    Other(Result<Frame<Bytes>, E>),
-}
-
-impl<Q: Body> Reading<Q> {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<ReadEnd<Q::Error>> {
+    let (mut bytes, mut rest) = (BytesMut::new(), Box::pin(body));
+    let end = poll_fn(|cx| {
         for _ in 0..FRAMES_AT_ONCE {
-            let Some(frame) = ready!(self.rest.as_mut().poll_frame(cx)) else {
-                return Poll::Ready(ReadEnd::Complete);
-            };
-            let mut frame = match frame {
-                Ok(frame) => frame.map_data(|mut data| data.copy_to_bytes(data.remaining())),
-                Err(error) => return Poll::Ready(ReadEnd::Other(Err(error))),
-            };
-            let Some(data) = frame.data_mut() else {
-                return Poll::Ready(ReadEnd::Other(Ok(frame)));
-            };
-            self.bytes.extend_from_slice(data);
-            if self.bytes.len() > self.most {
-                return Poll::Ready(ReadEnd::TooLarge);
+            let next = ready!(poll_data(rest.as_mut(), cx));
+            // A broken body and trailers end it too.
+            let data = next.as_ref().and_then(|next| next.as_ref().ok()?.data_ref());
+            let Some(data) = data else { return Poll::Ready(Ok(next)) };
+            bytes.extend_from_slice(data);
+            if bytes.len() > most {
+                return Poll::Ready(Err(BypassReason::BodyTooLarge));
             }
         }
         cx.waker().wake_by_ref();
         Poll::Pending
-    }
+    });
+    let end = tokio::time::timeout(time, end).await;
+    let read = bytes.freeze();
+    let (next, reason) = match end {
+        Ok(Ok(None)) => return (RequestBody::complete(read), None),
+        Ok(Ok(Some(next))) => (Some(Box::new(next)), BypassReason::BodyUnreadable),
+        Ok(Err(reason)) => (None, reason),
+        Err(_) => (None, BypassReason::BodyTooSlow),
+    };
+    let is_broken = next.as_ref().is_some_and(|next| next.is_err());
+    (RequestBody { read, next, rest: Some(rest).filter(|_| !is_broken) }, Some(reason))
 }

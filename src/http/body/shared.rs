@@ -17,7 +17,7 @@ use http_body::SizeHint;
 use parking_lot::Mutex;
 
 use crate::budget::Reservation;
-use crate::http::body::readers::{BodyEnd, BufferState, Loose, ReadGate};
+use crate::http::body::readers::{BufferState, Loose, ReadGate};
 use crate::http::body::{BodyError, BodyErrorKind, Next};
 
 /// The part of a body that has come, and its readers.
@@ -48,7 +48,7 @@ impl SharedBody {
     /// has failed.
     pub(crate) fn claim(self: &Arc<Self>) -> Option<Reader> {
         let mut state = self.state.lock();
-        let has_failed = matches!(state.end, Some(BodyEnd::Failed(_)));
+        let has_failed = matches!(state.end, Some(Err(_)));
         if has_failed || state.buffer.start() > 0 {
             return None;
         }
@@ -63,23 +63,12 @@ impl SharedBody {
         self.reader_from_start(false)
     }
 
-    /// Returns the reader of the client whose own request was forwarded: it alone gets the
-    /// trailers.
-    pub(crate) fn reader_with_trailers(self: &Arc<Self>) -> Reader {
-        self.reader_from_start(true)
-    }
-
-    fn reader_from_start(self: &Arc<Self>, takes_trailers: bool) -> Reader {
+    /// The trailers are for the client alone whose own request was forwarded.
+    pub(crate) fn reader_from_start(self: &Arc<Self>, takes_trailers: bool) -> Reader {
         let mut state = self.state.lock();
         let is_gone = state.buffer.start() > 0;
         let id = if is_gone { u64::MAX } else { state.enter(takes_trailers) };
         Reader { body: Arc::clone(self), id, over: false }
-    }
-}
-
-impl fmt::Debug for SharedBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedBody").field("declared", &self.declared).finish_non_exhaustive()
     }
 }
 
@@ -95,7 +84,7 @@ impl Feed {
 
     /// Adds bytes. Returns `false` if there is no room to keep them.
     pub(crate) fn push(&self, chunk: Bytes) -> bool {
-        chunk.is_empty() || self.change(|state, loose| state.push(chunk, loose))
+        chunk.is_empty() || self.0.change(|state, loose| state.push(chunk, loose))
     }
 
     /// Adds fields that follow the body. There is one section of them (RFC
@@ -120,38 +109,34 @@ impl Feed {
 
     /// Says that this was all.
     pub(crate) fn end(self) {
-        self.change(|state, loose| state.finish(BodyEnd::Clean, loose));
+        self.0.change(|state, loose| state.finish(Ok(()), loose));
     }
 
     pub(crate) fn fail(self, error: BodyError) {
-        self.change(|state, loose| state.finish(BodyEnd::Failed(error), loose));
+        self.0.change(|state, loose| state.finish(Err(error), loose));
     }
 
     /// From now on no bytes are kept that all readers have read.
     pub(crate) fn pass(&self) {
-        self.change(BufferState::pass);
+        self.0.change(BufferState::pass);
     }
 
     /// Asks whether to read on, and evicts readers that made no progress for
     /// `stall` while another waited for them. The task is woken when the
     /// answer changes, but not by time.
     pub(crate) fn gate(&self, cx: &Context<'_>, stall: Duration) -> ReadGate {
-        self.change(|state, loose| state.gate(cx, stall, loose))
+        self.0.change(|state, loose| state.gate(cx, stall, loose))
     }
 
     /// The task is woken when the last reader goes.
     pub(crate) fn watch(&self, cx: &Context<'_>) {
-        self.change(|state, loose| state.watch(cx, loose));
+        self.0.change(|state, loose| state.watch(cx, loose));
     }
 
     /// Ends the body if there is no reader, and returns whether that is so. No reader can
     /// come after that.
     pub(crate) fn give_up(&self) -> bool {
-        self.change(BufferState::give_up)
-    }
-
-    fn change<T>(&self, change: impl FnOnce(&mut BufferState, &mut Loose) -> T) -> T {
-        self.0.change(change)
+        self.0.change(BufferState::give_up)
     }
 }
 
@@ -164,10 +149,16 @@ impl SharedBody {
     }
 }
 
+impl fmt::Debug for SharedBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedBody").field("declared", &self.declared).finish_non_exhaustive()
+    }
+}
+
 impl Drop for Feed {
     fn drop(&mut self) {
-        let end = BodyEnd::Failed(BodyError::new(BodyErrorKind::Ended));
-        self.change(|state, loose| state.finish(end, loose));
+        let end = Err(BodyError::new(BodyErrorKind::Ended));
+        self.0.change(|state, loose| state.finish(end, loose));
     }
 }
 
@@ -233,12 +224,6 @@ impl Reader {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.body.change(|state, loose| state.leave(self.id, loose));
-    }
-}
-
-impl fmt::Debug for Reader {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reader").finish_non_exhaustive()
     }
 }
 

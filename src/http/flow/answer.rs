@@ -9,12 +9,11 @@ use http_body::Body;
 
 use crate::clock::Tick;
 use crate::error::Error;
-use crate::freshness::Judged;
 use crate::http::body::ResponseBody;
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::error_response::{Make, Refusal, RefusalReason};
 use crate::http::flow::forward::{Forward, ForwardStatus};
-use crate::http::flow::lookup::HttpCaller;
+use crate::http::flow::lookup::{ClientRequest, HttpCaller};
 use crate::http::layer::rules::Rules;
 use crate::http::rules::fields::{
     CACHE_STATUS, age_value, append_cache_status, cache_status_forward, cache_status_hit,
@@ -32,40 +31,25 @@ use crate::outcome::CacheOutcome;
 pub(super) struct Provenance<'a> {
     pub(super) fwd: &'a str,
     pub(super) stored: bool,
-    pub(super) collapsed: bool,
     pub(super) detail: Option<&'a str>,
-    /// What the service answered, where this client gets something else.
-    pub(super) fwd_status: Option<StatusCode>,
     pub(super) outcome: CacheOutcome,
 }
 
-impl Provenance<'_> {
+impl<'a> Provenance<'a> {
+    pub(super) fn of(caller: &HttpCaller, outcome: CacheOutcome, detail: Option<&'a str>) -> Self {
+        Self { fwd: caller.forward.as_str(), stored: false, detail, outcome }
+    }
+
     pub(super) fn bypass(reason: BypassReason) -> Self {
         let fwd = if reason == BypassReason::Method { "method" } else { "bypass" };
         let detail = Some(reason.as_str());
-        let outcome = CacheOutcome::Bypass;
-        Provenance { fwd, stored: false, collapsed: false, detail, fwd_status: None, outcome }
+        Self { fwd, stored: false, detail, outcome: CacheOutcome::Bypass }
     }
 }
 
-/// Makes an answer of this shape out of what is stored. `status` is what
-/// `Cache-Status` says of it.
-pub(super) fn from_entry<B: Body>(
-    rules: &Rules,
-    entry: &StoredEntry,
-    method: RequestMethod,
-    shape: Shape,
-    status: impl FnOnce() -> HeaderValue,
-    now: Tick,
-) -> Response<ResponseBody<B>> {
-    let mut response = Response::new(ResponseBody::default());
-    write(&mut response, rules, entry, (method, shape), status, now);
-    response
-}
-
-/// Does the same in the place of an empty response: one is large enough for
-/// each move of it to show in what a hit costs. Returns whether it is one by the entry: a
-/// refusal is none.
+/// Makes an answer of this shape out of what is stored. `status` is what `Cache-Status` says of it.
+/// It takes the place of an empty response: one is large enough for each move of it to show in
+/// what a hit costs. Returns whether it is one by the entry: a refusal is none.
 #[inline]
 pub(super) fn write<B: Body>(
     response: &mut Response<ResponseBody<B>>,
@@ -193,7 +177,7 @@ fn clear_places(headers: &mut HeaderMap, rules: &Rules) {
 }
 
 /// Returns what `Cache-Status` says of a stored answer that came about so.
-pub(super) fn status(
+fn status(
     rules: &Rules,
     entry: &StoredEntry,
     outcome: CacheOutcome,
@@ -230,40 +214,30 @@ fn stale_status(rules: &Rules, entry: &StoredEntry, now: Tick) -> HeaderValue {
     cache_status_hit(rules.config.cache_status.as_deref().unwrap_or_default(), -over)
 }
 
-/// Removes from an answer the fields that are addressed to this cache: also from one that a
-/// layer further in has made.
-pub(super) fn without_ours<B, E>(
-    rules: &Rules,
-    answer: Result<Response<B>, E>,
-) -> Result<Response<B>, E> {
-    answer.map(|mut response| {
-        steering::remove_ours(response.headers_mut(), &rules.config);
-        response
-    })
-}
-
-/// Makes an answer out of the service's own response.
+/// Makes an answer of this shape out of the service's own response.
 pub(super) fn from_service<B: Body>(
     rules: &Rules,
     response: Response<ResponseBody<B>>,
+    shape: &Shape,
     came: Provenance<'_>,
 ) -> Response<ResponseBody<B>> {
-    let mut response = response;
+    let status = response.status();
+    let mut response = shaped(response, shape);
     CacheFor::take_from(response.extensions_mut());
     response.extensions_mut().insert(came.outcome);
     steering::remove_ours(response.headers_mut(), &rules.config);
     if let Some(name) = &rules.config.cache_status {
         let asked = response.extensions_mut().remove::<ForwardStatus>().map(|status| status.0);
-        let status = asked.or(came.fwd_status).or(Some(response.status()));
+        let status = asked.unwrap_or(status);
         let member =
-            cache_status_forward(name, came.fwd, status, came.stored, came.collapsed, came.detail);
+            cache_status_forward(name, came.fwd, Some(status), came.stored, false, came.detail);
         append_cache_status(response.headers_mut(), member);
     }
     response
 }
 
 /// Makes of the service's own response what this client gets of it.
-pub(super) fn shaped<B: Body>(
+fn shaped<B: Body>(
     response: Response<ResponseBody<B>>,
     shape: &Shape,
 ) -> Response<ResponseBody<B>> {
@@ -328,7 +302,7 @@ pub(super) fn shape_of(
     }
     let Some(stored) = entry.value.response() else { return Shape::Whole };
     let now = cache.engine.clock.wall();
-    Shape::of(wishes, headers, stored.status, &stored.headers, Some(&stored.body), now)
+    Shape::of(wishes, headers, stored.status, &stored.headers, Some(&stored.body), now).0
 }
 
 pub(super) fn answered<B: Body>(
@@ -336,27 +310,31 @@ pub(super) fn answered<B: Body>(
     entry: &StoredEntry,
     outcome: CacheOutcome,
 ) -> Response<ResponseBody<B>> {
-    let (method, now) = (caller.request.asked.method, caller.request.cache.now());
-    caller.request.cache.observer.served(entry, outcome, now);
-    let shape =
-        shape_of(&caller.request.cache, caller.request.wishes, &caller.request.headers, entry);
-    let status = || status(&caller.request.rules, entry, outcome, caller.forward, now);
-    let mut response = from_entry(&caller.request.rules, entry, method, shape, status, now);
-    say(&mut response, &caller.request.rules, outcome);
-    response
+    let ClientRequest { cache, rules, asked, wishes, headers, .. } = &*caller.request;
+    let asked = (asked.method, *wishes, caller.forward);
+    by_entry((cache, rules), asked, headers, entry, outcome, cache.now())
 }
 
-/// Has a response from the store tell how it came about.
-pub(super) fn say<B: Body>(
-    response: &mut Response<ResponseBody<B>>,
-    rules: &Rules,
+/// Makes an answer out of what is stored that is no plain hit, and tells how it came about.
+#[cold]
+pub(super) fn by_entry<B: Body>(
+    (cache, rules): (&HttpCache, &Rules),
+    (method, wishes, forward): (RequestMethod, Wishes, Forward),
+    headers: &HeaderMap,
+    entry: &StoredEntry,
     outcome: CacheOutcome,
-) {
-    // A refusal has said so already.
-    if response.extensions().is_empty() {
+    now: Tick,
+) -> Response<ResponseBody<B>> {
+    cache.observer.served(entry, outcome, now);
+    let shape = shape_of(cache, wishes, headers, entry);
+    let status = || status(rules, entry, outcome, forward, now);
+    let mut response = Response::new(ResponseBody::default());
+    // A refusal says by itself what it is.
+    if write(&mut response, rules, entry, (method, shape), status, now) {
         response.body_mut().comes_by(outcome);
         if outcome != CacheOutcome::Hit || rules.config.outcome_on_hits {
             response.extensions_mut().insert(outcome);
         }
     }
+    response
 }

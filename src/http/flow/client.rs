@@ -37,19 +37,8 @@ impl HttpCaller {
     /// Returns how much this client gets of the response that it led to, which
     /// is for others too.
     pub(super) fn shape_of_own<B: Body>(&self, response: &Response<ResponseBody<B>>) -> Shape {
-        if !self.request.wishes.is_shaped() {
-            return Shape::Whole;
-        }
         let content = response.body().content();
-        let (status, now) = (response.status(), self.request.cache.engine.clock.wall());
-        Shape::of(
-            self.request.wishes,
-            &self.request.headers,
-            status,
-            response.headers(),
-            content.as_ref(),
-            now,
-        )
+        self.shape_of(response.status(), response.headers(), content.as_ref()).0
     }
 
     /// Returns what `Cache-Status` says of a response that is not stored.
@@ -115,14 +104,8 @@ impl OriginClient {
             let entry = found.or_else(|| caller.in_hand())?;
             Some(answered(caller, &entry, CacheOutcome::StaleIfError))
         };
-        let came = |stored, detail| Provenance {
-            fwd: caller.forward.as_str(),
-            stored,
-            collapsed: false,
-            detail,
-            fwd_status: None,
-            outcome,
-        };
+        let came =
+            |stored, detail| Provenance { stored, ..Provenance::of(caller, outcome, detail) };
         match own {
             OriginOutcome::Response { response, stored, why } => {
                 let detail = match (why, stored) {
@@ -133,22 +116,18 @@ impl OriginClient {
                 if is_stored {
                     caller.request.rules.identity_watch.end();
                 }
-                let fwd_status = Some(response.status());
                 // What is not stored is compared by its own validators only.
                 let is_compared =
                     why.is_none() || !self.sent_as_is && has_validator(response.headers());
                 let shape = if is_compared { caller.shape_of_own(&response) } else { Shape::Whole };
-                let came = Provenance { fwd_status, ..came(is_stored, detail.as_deref()) };
-                Ok(answer::from_service(
-                    &caller.request.rules,
-                    answer::shaped(response, &shape),
-                    came,
-                ))
+                let came = came(is_stored, detail.as_deref());
+                Ok(answer::from_service(&caller.request.rules, response, &shape, came))
             }
             OriginOutcome::Failed { response, stand_in } => {
                 Ok(stale(stand_in).unwrap_or_else(|| {
                     let failed = Some(RefusalReason::Failed.as_str());
-                    answer::from_service(&caller.request.rules, response, came(false, failed))
+                    let (rules, came) = (&caller.request.rules, came(false, failed));
+                    answer::from_service(rules, response, &Shape::Whole, came)
                 }))
             }
             OriginOutcome::Error { error, failure } => self.fail(error, failure),

@@ -3,7 +3,7 @@
 //! Reading belongs to the client's own request. It holds no place, no flight and no lock: a
 //! client that sends its body slowly delays only itself.
 
-use std::any::{Any, TypeId};
+use std::any::Any;
 
 use bytes::Bytes;
 use http::{Method, request::Parts};
@@ -42,38 +42,31 @@ pub(super) fn refuse<Q: Body + 'static>(body: &Q, rules: &Rules) -> Option<Bypas
     (body.size_hint().lower() > most).then_some(BypassReason::BodyTooLarge)
 }
 
-/// What a body that was read makes of its request.
-pub(super) enum Safety {
-    /// It is looked up like a GET.
-    Safe(RequestContent),
-    /// The application says that it may change something.
-    Unsafe,
-}
-
-/// Makes the service's own body of one that was read, and judges it. Without bytes to judge,
-/// returns why there are none.
+/// Makes the service's own body of one that was read, and judges it: with a content the request
+/// is looked up like a GET, and without one the application says that it may change something.
+/// Without bytes to judge, returns why there are none.
 pub(super) fn judge<Q: Body + 'static>(
     parts: &Parts,
     rules: &Rules,
     (body, reason): (RequestBody<Q>, Option<BypassReason>),
-) -> (Q, Result<Safety, BypassReason>) {
-    let safety = match (reason, body.bytes()) {
-        (None, Some(bytes)) => Ok(safety_of(parts, bytes, rules)),
+) -> (Q, Result<Option<RequestContent>, BypassReason>) {
+    let content = match (reason, body.bytes()) {
+        (None, Some(bytes)) => Ok(content_of(parts, bytes, rules)),
         (reason, _) => Err(reason.unwrap_or(BypassReason::BodyUnreadable)),
     };
     let Some(body) = make(rules, body) else {
         unreachable!("only bodies are read that can be made")
     };
-    (body, safety)
+    (body, content)
 }
 
-fn safety_of(parts: &Parts, bytes: Bytes, rules: &Rules) -> Safety {
+fn content_of(parts: &Parts, bytes: Bytes, rules: &Rules) -> Option<RequestContent> {
     let rule = rules.post_key.as_ref().filter(|_| parts.method == Method::POST);
-    let Some(key) = rule else { return Safety::Safe(RequestContent::of(parts, bytes, None)) };
-    match key(parts, &bytes) {
-        Some(own) => Safety::Safe(RequestContent::of(parts, bytes, Some(&own))),
-        None => Safety::Unsafe,
-    }
+    let own = match rule {
+        Some(key) => Some(key(parts, &bytes)?),
+        None => None,
+    };
+    Some(RequestContent::of(parts, bytes, own.as_ref()))
 }
 
 /// Returns whether a request that could not be read to its end may change something.
@@ -89,14 +82,7 @@ fn maker<Q: Body + 'static>(rules: &Rules) -> Option<&Make<Q>> {
 
 /// Returns whether a body of this type can be made of one that was read.
 fn can_be_made<Q: Body + 'static>(rules: &Rules) -> bool {
-    let known = [
-        #[cfg(feature = "axum")]
-        TypeId::of::<axum::body::Body>(),
-        TypeId::of::<Empty<Bytes>>(),
-        TypeId::of::<Full<Bytes>>(),
-        TypeId::of::<String>(),
-    ];
-    maker::<Q>(rules).is_some() || known.contains(&TypeId::of::<Q>())
+    maker::<Q>(rules).is_some() || make::<Q>(rules, RequestBody::complete(Bytes::new())).is_some()
 }
 
 /// Makes the service's own body of one that was read.
@@ -109,11 +95,11 @@ fn make<Q: Body + 'static>(rules: &Rules, body: RequestBody<Q>) -> Option<Q> {
     convert(&mut body, &mut made, |body| Some(axum::body::Body::new(body)));
     // The whole of these is there at once.
     convert(&mut body, &mut made, |body| {
-        body.into_complete().filter(Bytes::is_empty).map(|_| Empty::<Bytes>::new())
+        body.bytes().filter(Bytes::is_empty).map(|_| Empty::<Bytes>::new())
     });
-    convert(&mut body, &mut made, |body| body.into_complete().map(Full::<Bytes>::new));
+    convert(&mut body, &mut made, |body| body.bytes().map(Full::<Bytes>::new));
     convert(&mut body, &mut made, |body: RequestBody<String>| {
-        String::from_utf8(body.into_complete()?.into()).ok()
+        String::from_utf8(body.bytes()?.into()).ok()
     });
     made
 }

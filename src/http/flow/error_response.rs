@@ -36,14 +36,13 @@ impl Refusal {
     /// for itself, and 503 where the cache refuses.
     #[must_use]
     pub fn status(&self) -> StatusCode {
-        match self.error.kind() {
-            _ if self.must_revalidate() => StatusCode::GATEWAY_TIMEOUT,
-            ErrorKind::Inner => self
-                .error
-                .inner::<OriginStatus>()
-                .map_or(StatusCode::BAD_GATEWAY, |origin| origin.0),
-            ErrorKind::ComputeTimeout => StatusCode::GATEWAY_TIMEOUT,
-            ErrorKind::Panicked | ErrorKind::Cycle => StatusCode::INTERNAL_SERVER_ERROR,
+        match (self.error.kind(), self.error.inner()) {
+            (ErrorKind::ComputeTimeout, _) | (_, Some(OriginFailure::MustRevalidate)) => {
+                StatusCode::GATEWAY_TIMEOUT
+            }
+            (ErrorKind::Inner, Some(OriginFailure::Status(status))) => *status,
+            (ErrorKind::Inner, _) => StatusCode::BAD_GATEWAY,
+            (ErrorKind::Panicked | ErrorKind::Cycle, _) => StatusCode::INTERNAL_SERVER_ERROR,
             _ => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
@@ -54,13 +53,11 @@ impl Refusal {
         self.error.retry_after().unwrap_or(Duration::from_secs(1))
     }
 
-    fn must_revalidate(&self) -> bool {
-        self.error.inner::<MustRevalidate>().is_some()
-    }
-
     pub(super) fn reason(&self) -> RefusalReason {
         match self.error.kind() {
-            _ if self.must_revalidate() => RefusalReason::MustRevalidate,
+            _ if self.error.inner() == Some(&OriginFailure::MustRevalidate) => {
+                RefusalReason::MustRevalidate
+            }
             ErrorKind::Inner => RefusalReason::Failed,
             ErrorKind::ComputeTimeout => RefusalReason::ComputeTimeout,
             ErrorKind::Panicked => RefusalReason::Panicked,
@@ -114,41 +111,34 @@ words! {
     }
 }
 
-/// The status of a failed response, as waiters learn it: nothing else of it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OriginStatus(pub(super) StatusCode);
+/// Why the service has given no response to hand over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OriginFailure {
+    /// The status of a failed response, as waiters learn it: nothing else of it.
+    Status(StatusCode),
+    /// Stands for an error of the inner service, which only its own caller gets.
+    Transport,
+    /// Stands for an error that says the service was not reached, or broke off
+    /// before its header section ended.
+    Disconnected,
+    /// The service is out of reach, and the stored response must not be served stale.
+    MustRevalidate,
+}
 
-impl fmt::Display for OriginStatus {
+impl fmt::Display for OriginFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the service answered {}", self.0)
+        f.write_str(match self {
+            Self::Status(status) => return write!(f, "the service answered {status}"),
+            Self::Transport => "the service failed",
+            Self::Disconnected => "the service cannot be reached",
+            Self::MustRevalidate => {
+                "the service cannot be reached, and what is stored must be validated"
+            }
+        })
     }
 }
 
-impl std::error::Error for OriginStatus {}
-
-/// Stands for an error of the inner service, which only its own caller gets.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct TransportError;
-
-impl fmt::Display for TransportError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the service failed")
-    }
-}
-
-impl std::error::Error for TransportError {}
-
-/// The service is out of reach, and the stored response must not be served stale.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct MustRevalidate;
-
-impl fmt::Display for MustRevalidate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the service cannot be reached, and what is stored must be validated")
-    }
-}
-
-impl std::error::Error for MustRevalidate {}
+impl std::error::Error for OriginFailure {}
 
 #[cfg(test)]
 mod tests {
@@ -156,12 +146,12 @@ mod tests {
 
     #[test]
     fn each_kind_of_failure_has_its_status() {
-        let origin = OriginStatus(StatusCode::BAD_GATEWAY);
+        let origin = OriginFailure::Status(StatusCode::BAD_GATEWAY);
         for (error, status) in [
-            (Error::inner_error(TransportError), 502),
+            (Error::inner_error(OriginFailure::Transport), 502),
             (Error::inner_error(origin), 502),
-            (Error::inner_error(OriginStatus(StatusCode::INTERNAL_SERVER_ERROR)), 500),
-            (Error::inner_error(MustRevalidate), 504),
+            (Error::inner_error(OriginFailure::Status(StatusCode::INTERNAL_SERVER_ERROR)), 500),
+            (Error::inner_error(OriginFailure::MustRevalidate), 504),
             (Error::new(ErrorKind::ComputeTimeout), 504),
             (Error::new(ErrorKind::Panicked), 500),
             (Error::circular(&"k".into()), 500),

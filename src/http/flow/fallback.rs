@@ -1,51 +1,37 @@
 //! What is served when the service cannot be reached (RFC 9111, 4.2.4).
 
 use std::any::Any;
-use std::fmt;
 
 use http::Response;
 use http_body::Body;
 
 use crate::clock::Tick;
 use crate::error::Error;
+use crate::flight::door::Caller;
 use crate::http::body::ResponseBody;
 use crate::http::flow::answer;
-use crate::http::flow::error_response::{MustRevalidate, TransportError};
-use crate::http::flow::lookup::{ClientRequest, HttpCaller, find};
+use crate::http::flow::error_response::OriginFailure;
+use crate::http::flow::lookup::HttpCaller;
 use crate::http::layer::rules::Rules;
 use crate::http::stored::response::StoredEntry;
 use crate::mode::Mode;
-
-/// Stands for an error that says the service was not reached, or broke off
-/// before its header section ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Disconnected;
-
-impl fmt::Display for Disconnected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the service cannot be reached")
-    }
-}
-
-impl std::error::Error for Disconnected {}
 
 impl Rules {
     /// Returns the failure that waiters learn of: never the service's own
     /// error, which belongs to its own caller.
     pub(super) fn transport_failure<E: 'static>(&self, error: &E) -> Error {
         let is_disconnected = self.disconnected.as_ref().is_none_or(|is| is(error as &dyn Any));
-        if is_disconnected {
-            Error::inner_error(Disconnected)
-        } else {
-            Error::inner_error(TransportError)
-        }
+        Error::inner_error(match is_disconnected {
+            true => OriginFailure::Disconnected,
+            false => OriginFailure::Transport,
+        })
     }
 }
 
 /// Returns whether a failure, or the one that a hold repeats, says that the
 /// service is out of reach.
 fn is_disconnected(failure: &Error) -> bool {
-    failure.inner::<Disconnected>().is_some()
+    failure.inner() == Some(&OriginFailure::Disconnected)
 }
 
 impl HttpCaller {
@@ -77,7 +63,8 @@ impl HttpCaller {
     pub(super) fn stands_in_for(&self, failure: &Error) -> Option<StoredEntry> {
         self.fallback().or_else(|| {
             let is_on = self.request.cache.engine.mode() == Mode::On;
-            let entry = self.selected().filter(|_| is_on && is_disconnected(failure))?;
+            let entry = self.stale.clone().or_else(|| self.found());
+            let entry = entry.filter(|_| is_on && is_disconnected(failure))?;
             self.serves_disconnected(&entry).then_some(entry)
         })
     }
@@ -93,14 +80,6 @@ impl HttpCaller {
         )
     }
 
-    /// Returns what this request selects, however old.
-    fn selected(&self) -> Option<StoredEntry> {
-        self.stale.clone().or_else(|| {
-            let ClientRequest { cache, rules, asked, headers, primary, .. } = &*self.request;
-            find(cache, rules, primary.as_bytes(), asked, headers).ok()
-        })
-    }
-
     /// Returns the result for the client whose own request failed: the service's
     /// error, unless our own response has to take its place.
     pub(super) fn instead_of<B: Body, E>(
@@ -109,7 +88,7 @@ impl HttpCaller {
         failure: Error,
     ) -> Result<Response<ResponseBody<B>>, E> {
         let told = self.told_of(failure);
-        let is_ours = told.inner::<MustRevalidate>().is_some();
+        let is_ours = told.inner() == Some(&OriginFailure::MustRevalidate);
         if is_ours { Ok(answer::refusal(&self.request.rules, told)) } else { Err(error) }
     }
 
@@ -123,7 +102,7 @@ impl HttpCaller {
         };
         let is_told_apart = self.request.rules.disconnected.is_some() && is_disconnected(&failure);
         if is_told_apart && self.stale.as_ref().is_some_and(forbids) {
-            Error::inner_error(MustRevalidate)
+            Error::inner_error(OriginFailure::MustRevalidate)
         } else {
             failure
         }

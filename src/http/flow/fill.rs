@@ -14,10 +14,9 @@ use crate::freshness::{self, Lifetimes, Window};
 use crate::garbage::Garbage;
 use crate::http::body::Content;
 use crate::http::flow::lookup::HttpCaller;
-use crate::http::rules::codings::Coding;
+use crate::http::rules::codings::{Accepted, Coding};
 use crate::http::rules::fields::CACHE_STATUS;
 use crate::http::rules::lifetime::{Source, Times};
-use crate::http::rules::request::RequestFacts;
 use crate::http::rules::storable::Plan;
 use crate::http::rules::vary::{Fingerprint, VaryList, accepted, fingerprint, variant_key};
 use crate::http::stored::response::{
@@ -60,12 +59,12 @@ pub(crate) fn entry(
     received: ArrivalTime,
     version: Option<Version>,
 ) -> StoredEntry {
-    let asked = RequestFacts { ..caller.request.asked };
+    let asked = &caller.request.asked;
     let fingerprint = fingerprint_of(caller, plan);
     let selected = fingerprint.map(|print| (coding_of(caller, plan), print));
     let mut stored =
-        response::CachedResponse::new(head, body, plan, &asked, selected, received.wall)
-            .asked_at(received.started.tick);
+        response::CachedResponse::new(head, body, plan, asked, selected, received.wall);
+    stored.asked_at = Some(received.started.tick);
     make_place(&mut stored.headers);
     // A fill counts as a use: the leader's client uses it.
     stored.touch(received.at);
@@ -81,25 +80,16 @@ pub(crate) fn weighed(caller: &HttpCaller, entry: Entry<StoredResponse>) -> Stor
     Arc::new(caller.request.cache.values.weights.weigh(entry, &key))
 }
 
-/// Makes the entry to store of one whose body was arriving. `None` if it is no
+/// Makes the whole entry of one whose body was arriving. `None` if it is no
 /// response.
 pub(crate) fn completed(
     caller: &HttpCaller,
     entry: &StoredEntry,
     body: Bytes,
 ) -> Option<StoredEntry> {
-    whole_of(entry, body).map(|whole| weighed(caller, whole))
-}
-
-/// The same for an answer: it is not stored, and has no weight.
-pub(crate) fn with_body(entry: &StoredEntry, body: Bytes) -> Option<StoredEntry> {
-    whole_of(entry, body).map(Arc::new)
-}
-
-fn whole_of(entry: &StoredEntry, body: Bytes) -> Option<Entry<StoredResponse>> {
     let stored = entry.value.response()?.completed(body);
     let whole = Entry::new(stored.into(), entry.window(), entry.tags.clone(), entry.started_seq);
-    Some(whole.with_version(entry.version))
+    Some(weighed(caller, whole.with_version(entry.version)))
 }
 
 /// Has codings select a response without a coding whose URI has coded ones: it stands beside
@@ -132,12 +122,13 @@ pub(crate) fn fingerprint_of(caller: &HttpCaller, plan: &Plan) -> Option<Fingerp
     ))
 }
 
+fn accepted_by(caller: &HttpCaller, plan: &Plan) -> Option<Accepted> {
+    accepted(plan.vary.as_ref()?, &caller.request.headers, &caller.request.rules.config)
+}
+
 /// Returns as which coding a response to this request is selected.
 fn coding_of(caller: &HttpCaller, plan: &Plan) -> Coding {
-    let list = plan.vary.as_ref();
-    let accepted =
-        list.and_then(|list| accepted(list, &caller.request.headers, &caller.request.rules.config));
-    match accepted {
+    match accepted_by(caller, plan) {
         Some(accepted) => plan.selected_as.unwrap_or_else(|| accepted.chosen(plan.coding)),
         None => Coding::Other,
     }
@@ -145,10 +136,7 @@ fn coding_of(caller: &HttpCaller, plan: &Plan) -> Coding {
 
 /// Returns whether a request refuses what its own response is coded by.
 pub(crate) fn is_refused(caller: &HttpCaller, plan: &Plan) -> bool {
-    let list = plan.vary.as_ref();
-    let accepted =
-        list.and_then(|list| accepted(list, &caller.request.headers, &caller.request.rules.config));
-    accepted.is_some_and(|accepted| accepted.refuses(plan.coding))
+    accepted_by(caller, plan).is_some_and(|accepted| accepted.refuses(plan.coding))
 }
 
 /// Makes a place for the two fields that every hit writes: before all others,

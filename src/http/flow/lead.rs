@@ -5,7 +5,6 @@ mod pump;
 
 use std::sync::Arc;
 
-use http::response::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use tower_service::Service;
@@ -13,11 +12,11 @@ use tower_service::Service;
 use crate::clock::Tick;
 use crate::error::Error;
 use crate::flight::door::{
-    self, Conclusion, FailureRule, FlightFacts, HoldRule, Kept, Lead, Remember, Successor,
+    self, Caller, Conclusion, FailureRule, FlightFacts, HoldRule, Kept, Lead, Remember, Successor,
 };
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
-use crate::http::flow::error_response::OriginStatus;
+use crate::http::flow::error_response::OriginFailure;
 use crate::http::flow::fill::{self, ArrivalTime};
 use crate::http::flow::lookup::{ClientRequest, HttpCaller};
 use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
@@ -25,9 +24,7 @@ use crate::http::rules::decline_reason::{ends_refreshed, is_failure, is_gone, is
 use crate::http::rules::lifetime::{Source, Times};
 use crate::http::rules::request::RequestMethod;
 use crate::http::rules::steering;
-use crate::http::rules::storable::{
-    Decision, DeclineReason, Plan, UnstoredReason, judge, judge_head, judge_unstored,
-};
+use crate::http::rules::storable::{Decision, DeclineReason, Plan, ResponseFacts, UnstoredReason};
 use crate::http::stored::response::{HttpCache, StoredEntry, StoredResponse};
 use crate::key::{Key, Tag};
 use crate::observe::{Observe, Occurrence};
@@ -139,27 +136,27 @@ impl Head {
         };
         let (head, body) = response.into_parts();
         let (status, length) = (head.status, body.size_hint().exact());
-        let decision = self.judge(&head, length, cache_for.as_ref(), times);
-        let (asked, config) = (&self.caller.request.asked, &self.caller.request.rules.config);
-        let shareable = || judge_unstored(asked, &head, length, cache_for.as_ref(), config, times);
+        let ClientRequest { asked, rules, .. } = &*self.caller.request;
+        let (parts, cache_for, config) = (&head, cache_for.as_ref(), &rules.config);
+        let facts = ResponseFacts { asked, parts, length, cache_for, config, times };
+        let decision = self.judge(facts);
+        let shareable = || facts.judge_unstored();
         let shareable = (is_error(status) || is_gone(status)).then(shareable).flatten();
         let response = Response::from_parts(head, body);
         let why = match decision {
-            Decision::Store(plan)
-                if !is_failure(status) && fill::is_refused(&self.caller, &plan) =>
-            {
+            Ok(plan) if !is_failure(status) && fill::is_refused(&self.caller, &plan) => {
                 DeclineReason::Coding
             }
             // A failure that may be stored is stored, unless it would replace a usable
             // response.
-            Decision::Store(plan)
+            Ok(plan)
                 if !is_failure(status)
                     || plan.is_chosen() && !self.would_replace_something_good(&plan) =>
             {
                 return self.keep_chosen(response, plan, tags).await;
             }
-            Decision::Store(_) => DeclineReason::Status,
-            Decision::Decline(why) => why,
+            Ok(_) => DeclineReason::Status,
+            Err(why) => why,
         };
         self.leave_unstored(response, why, shareable.map(|plan| (plan, tags))).await
     }
@@ -189,22 +186,15 @@ impl Head {
         }
     }
 
-    fn judge(
-        &self,
-        head: &Parts,
-        length: Option<u64>,
-        cache_for: Option<&CacheFor>,
-        times: Times,
-    ) -> Decision {
-        let (asked, config) = (&self.caller.request.asked, &self.caller.request.rules.config);
-        let mut decision = match asked.method {
+    fn judge(&self, facts: ResponseFacts<'_>) -> Decision {
+        let mut decision = match facts.asked.method {
             RequestMethod::Head => {
-                self.caller.freshen(head, self.received);
-                judge_head(asked, head, cache_for, config, times)
+                self.caller.freshen(facts.parts, self.received);
+                facts.judge_head()
             }
-            RequestMethod::Get => judge(asked, head, length, cache_for, config, times),
+            RequestMethod::Get => facts.judge(),
         };
-        if let Decision::Store(plan) = &mut decision {
+        if let Ok(plan) = &mut decision {
             fill::keep_beside_coded(&self.caller, plan);
         }
         decision
@@ -305,7 +295,7 @@ impl Head {
         headers: &HeaderMap,
         cache_for: Option<&CacheFor>,
     ) -> Result<Box<[Tag]>, DeclineReason> {
-        let said = cache_for.map(CacheFor::tags).unwrap_or_default();
+        let said = cache_for.map_or(&[][..], |said| &said.tags);
         let ClientRequest { rules, group_origin, .. } = &*self.caller.request;
         let own = steering::tags(headers, said, group_origin, &rules.config)?;
         Ok(self.caller.request.tags.iter().cloned().chain(own).collect())
@@ -412,7 +402,7 @@ fn note_declined(cache: &HttpCache, key: &Key, why: DeclineReason) {
 
 /// Returns the end of a flight whose response is a failure.
 pub(super) fn failed(status: StatusCode, stale_until: Option<Tick>) -> Conclusion<StoredResponse> {
-    let error = Error::inner_error(OriginStatus(status));
+    let error = Error::inner_error(OriginFailure::Status(status));
     Conclusion::Fail { error, rule: rule(HoldRule::Never, stale_until), result: None }
 }
 

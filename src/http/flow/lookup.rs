@@ -6,15 +6,17 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::request::Parts;
 use http::{HeaderMap, HeaderName, Uri};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::cache::state::Lookup;
 use crate::clock::Tick;
 use crate::entry::Entry;
+use crate::error::Error;
 use crate::flight::client_key::ClientKey;
-use crate::flight::door::{Fit, FlightNumbers, FlightResult};
+use crate::flight::door::{Caller, Fit, FlightNumbers, FlightResult};
 use crate::flight::request::{FlightRequest, Role};
-use crate::freshness::Freshness;
+use crate::freshness::{self, Freshness};
 use crate::http::body::{Content, Reader};
 use crate::http::flow::forward::Forward;
 use crate::http::flow::trail::Trail;
@@ -35,6 +37,9 @@ use crate::http::stored::response::{
 };
 use crate::key::{Key, KeyBuf, KeyKind, Tag, is_of_process};
 use crate::mode::Mode;
+
+/// After so many turns all waiters go on.
+const MAX_TURNS: u32 = 8;
 
 /// How keys of flights begin: they are never stored, and need only differ from each other.
 const FLIGHT: [u8; 2] = KeyKind::Flight.start();
@@ -134,27 +139,9 @@ fn tags_of(parts: &Parts, rules: &Rules) -> Vec<Tag> {
     of_uri.into_iter().chain([path_tag(scope, uri.path())]).collect()
 }
 
-/// Returns the lists of fields by which responses of a URI are selected: the list
-/// of `entry`, and the lists in its index.
-pub(super) fn selecting_fields(
-    cache: &HttpCache,
-    primary: &[u8],
-    entry: Option<&StoredEntry>,
-) -> Vec<VaryList> {
-    let own =
-        entry.and_then(|entry| entry.value.response()).and_then(|stored| stored.facts.vary.clone());
-    let mut lists: Vec<_> = own.into_iter().collect();
-    if let Some(at_primary) = cache.local.peek(primary)
-        && let Slot::Index(index) = at_primary.value.slot()
-    {
-        lists.extend(index.lists.iter().cloned());
-    }
-    lists
-}
-
 /// Returns the stored response that this request selects, however old it is.
 #[inline]
-pub(super) fn find(
+fn find(
     cache: &HttpCache,
     rules: &Rules,
     primary: &[u8],
@@ -326,8 +313,7 @@ pub(crate) struct ClientRequest {
     pub(crate) rules: Arc<Rules>,
     pub(crate) asked: RequestFacts,
     pub(super) wishes: Wishes,
-    /// The first computation that begins after the request came has this number or a higher
-    /// one.
+    /// No computation that begins after the request came has a lower number.
     pub(super) not_before: u64,
     /// As received; the request itself may have gone to the service.
     pub(crate) headers: HeaderMap,
@@ -345,6 +331,8 @@ pub(crate) struct ClientRequest {
     pub(super) client: Option<ClientKey>,
     /// Whether the service may be asked for the whole on behalf of this range.
     pub(super) may_fill_from_range: bool,
+    /// Its flight now, where that is to go on without it.
+    pub(super) asks_in: Option<Arc<Mutex<Key>>>,
 }
 
 /// A request without a fresh answer, as the engine sees it: what it asks for, and how far it has
@@ -353,6 +341,14 @@ pub(crate) struct HttpCaller {
     pub(crate) request: Arc<ClientRequest>,
     /// How far it has looked in the remote.
     pub(super) trail: Trail,
+    /// Where it looks there now.
+    pub(super) key: Key,
+    /// Found there: may be served in place of a failure, or be validated.
+    pub(super) stand_in: Option<StoredEntry>,
+    /// The same, once it is in this process.
+    pub(super) adopted: Option<StoredEntry>,
+    /// Whether something good stands there, also what this request may not be answered with.
+    pub(super) is_occupied: bool,
     pub(super) stale: Option<StoredEntry>,
     pub(super) forward: Forward,
     /// The place at the beginning of a body that arrives.
@@ -386,8 +382,12 @@ pub(super) enum FlightKind {
 impl HttpCaller {
     pub(super) fn new(request: Arc<ClientRequest>, forward: Forward) -> Self {
         Self {
+            key: request.primary.clone(),
             request,
             trail: Trail::default(),
+            stand_in: None,
+            adopted: None,
+            is_occupied: false,
             stale: None,
             forward,
             claim: None,
@@ -525,8 +525,13 @@ impl HttpCaller {
     /// Looks again for the response to be validated: another caller may have stored or
     /// removed it since the first look.
     pub(super) fn look_again(&mut self) {
+        self.stale = self.found();
+    }
+
+    /// Returns what the store has for this request, however old.
+    pub(super) fn found(&self) -> Option<StoredEntry> {
         let ClientRequest { cache, rules, asked, headers, primary, .. } = &*self.request;
-        self.stale = find(cache, rules, primary.as_bytes(), asked, headers).ok();
+        find(cache, rules, primary.as_bytes(), asked, headers).ok()
     }
 }
 
@@ -545,10 +550,13 @@ pub(super) fn flight_key(
     key
 }
 
-impl HttpCaller {
-    pub(super) fn flight_request(&self) -> FlightRequest {
+impl Caller<StoredResponse> for HttpCaller {
+    fn flight_request(&mut self) -> FlightRequest {
         let kind = self.flight_kind();
         let key = self.flight_key_of(self.predicted(), kind);
+        if let Some(asks_in) = &self.request.asks_in {
+            asks_in.lock().clone_from(&key);
+        }
         let waits = self.may_share(&key);
         let role = match (waits, self.may_lead(kind)) {
             (true, true) => Role::Any,
@@ -567,7 +575,7 @@ impl HttpCaller {
     }
 
     /// Looks once more for a fresh response.
-    pub(super) fn second_look(&self) -> Option<StoredEntry> {
+    fn second_look(&mut self) -> Option<StoredEntry> {
         let ClientRequest { cache, rules, asked, headers, primary, wishes, .. } = &*self.request;
         let now = cache.now();
         match look(cache, rules, primary.as_bytes(), asked, headers, now).0 {
@@ -579,7 +587,7 @@ impl HttpCaller {
     }
 
     /// Judges what the flight has come to.
-    pub(super) fn fits(&mut self, result: &FlightResult<'_, StoredResponse>) -> Fit {
+    fn fits(&mut self, result: &FlightResult<'_, StoredResponse>) -> Fit {
         let FlightResult { entry, numbers, .. } = *result;
         let Some(stored) = entry.value.response() else { return Fit::Refused };
         let is_answer = result.may_be_taken()
@@ -603,6 +611,30 @@ impl HttpCaller {
         }
     }
 
+    /// Returns the number from which on computations are new enough.
+    fn wants_computation_from(&self) -> Option<u64> {
+        self.reads_fresh().then_some(self.request.not_before)
+    }
+
+    fn turns_left_to_others(waiting: u32) -> u32 {
+        // By chance, not by order: a client whose requests are never shared must not be the next
+        // leader because it came early. In each turn half a waiter goes on, on the average.
+        let turn = freshness::sample() * f64::from(waiting) * 2.0;
+        (turn as u32 + 1).min(MAX_TURNS)
+    }
+
+    /// Returns what may be served in place of a failure.
+    fn fallback(&self) -> Option<StoredEntry> {
+        // The leader may have found one on its way.
+        self.in_hand().or_else(|| self.found().filter(|entry| self.may_stand_in(entry)))
+    }
+
+    fn fallback_for(&self, failure: &Error) -> Option<StoredEntry> {
+        self.stands_in_for(failure)
+    }
+}
+
+impl HttpCaller {
     /// Becomes a reader of a body that arrives. Returns whether that was possible: its beginning
     /// may be gone already.
     fn claim(&mut self, stored: &CachedResponse) -> bool {
@@ -649,11 +681,6 @@ impl HttpCaller {
                 && self.request.wishes.are_met_by(entry, self.request.cache.now())
     }
 
-    /// Returns the number from which on computations are new enough.
-    pub(super) fn wants_computation_from(&self) -> Option<u64> {
-        self.reads_fresh().then_some(self.request.not_before)
-    }
-
     /// Sets until when the request waits for a new response where it may be served a stale one.
     pub(super) fn wait_softly(&mut self) -> Option<Instant> {
         let ClientRequest { cache, wishes, .. } = &*self.request;
@@ -669,15 +696,5 @@ impl HttpCaller {
     /// response in hand is served that, and its work goes on to the new one.
     pub(super) fn waits_softly(&self) -> bool {
         self.soft_until.is_some_and(|at| self.stale.is_some() || Instant::now() < at)
-    }
-
-    /// Returns what may be served in place of a failure.
-    pub(super) fn fallback(&self) -> Option<StoredEntry> {
-        // The leader may have found one on its way.
-        self.in_hand().or_else(|| {
-            let ClientRequest { cache, rules, asked, headers, primary, .. } = &*self.request;
-            let found = find(cache, rules, primary.as_bytes(), asked, headers).ok();
-            found.filter(|entry| self.may_stand_in(entry))
-        })
     }
 }

@@ -4,16 +4,17 @@ use std::sync::Arc;
 
 use http::{Request, Response};
 use http_body::Body;
+use parking_lot::Mutex;
 use tokio::time::{Instant, timeout_at};
-use tower_service::Service;
 
 use crate::cache::state::Lookup;
 use crate::entry::ComputationStart;
-use crate::error::{BoxError, Error};
-use crate::flight::door::{self, AloneReason, ForwardPlace, Lead, PlaceForOne, RunOutcome};
-use crate::http::body::ResponseBody;
+use crate::error::Error;
+use crate::flight::door::{self, AloneReason, Caller, ForwardPlace, Lead, PlaceForOne, RunOutcome};
+use crate::http::body::{ResponseBody, SourceBody};
+use crate::http::flow::OriginService;
 use crate::http::flow::answer::{self, Provenance, answered};
-use crate::http::flow::error_response::OriginStatus;
+use crate::http::flow::error_response::OriginFailure;
 use crate::http::flow::fill::ArrivalTime;
 use crate::http::flow::forwarded;
 use crate::http::flow::lead::OriginOutcome;
@@ -21,7 +22,7 @@ use crate::http::flow::lookup::{ClientRequest, HttpCaller};
 use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
 use crate::http::flow::refresh::refresh;
 use crate::http::flow::unkeyed::unkeyed_fields;
-use crate::http::flow::work::{HttpQuestion, HttpWork};
+use crate::http::flow::work::HttpWork;
 use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::{BypassReason, RequestMethod, Wishes};
 use crate::http::rules::shape::{Shape, ask_for_the_whole};
@@ -37,12 +38,9 @@ pub(super) async fn serve<S, Q, B>(
     request: Request<Q>,
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
-    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
+    S: OriginService<Q, B>,
     Q: Body + Send + 'static,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: SourceBody,
 {
     let look = match look {
         Lookup::Unvouched(_) => Box::pin(caller.look_vouched()).await,
@@ -73,29 +71,29 @@ where
 /// Answers a request that found nothing fresh; from `soft` on with something stale, if that
 /// may be served. A leader's work goes on, as for a client that hangs up.
 async fn answer_in_time<S, Q, B>(
-    caller: HttpCaller,
+    mut caller: HttpCaller,
     service: S,
     request: Request<Q>,
     soft: Option<Instant>,
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
-    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
+    S: OriginService<Q, B>,
     Q: Body + Send + 'static,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: SourceBody,
 {
     let late = soft.map(|limit| {
-        let late = HttpCaller::new(Arc::clone(&caller.request), caller.forward);
-        (limit, late, caller.flight_request().key)
+        let asks_in = Arc::new(Mutex::new(caller.key.clone()));
+        Arc::make_mut(&mut caller.request).asks_in = Some(Arc::clone(&asks_in));
+        (limit, HttpCaller::new(Arc::clone(&caller.request), caller.forward), asks_in)
     });
-    let answer = HttpWork::answering(caller, service, request).resolve();
-    let Some((limit, late, flight)) = late else { return answer.await };
+    let answer = HttpWork::new(caller, service, request).resolve();
+    let Some((limit, late, asks_in)) = late else { return answer.await };
     let mut answer = Box::pin(answer);
     if let Ok(answer) = timeout_at(limit, &mut answer).await {
         return answer;
     }
+    // It may have learned since that it belongs to another flight.
+    let flight = asks_in.lock().clone();
     // What is stored now: what the request has found may have been invalidated.
     match late.fallback() {
         Some(entry) => {
@@ -115,20 +113,17 @@ pub(crate) fn alone_detail(reason: AloneReason) -> String {
 
 impl<S, Q, B> HttpWork<S, Q, B>
 where
-    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
+    S: OriginService<Q, B>,
     Q: Body + Send + 'static,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: SourceBody,
 {
     async fn resolve(mut self) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let engine = Arc::clone(&self.question.caller.request.cache.engine);
+        let engine = Arc::clone(&self.caller.request.cache.engine);
         let is_on = engine.mode() == Mode::On;
-        if is_on && self.question.caller.request.wishes.only_if_cached {
-            return Ok(answer::not_cached(&self.question.caller.request.rules));
+        if is_on && self.caller.request.wishes.only_if_cached {
+            return Ok(answer::not_cached(&self.caller.request.rules));
         }
-        if is_on && self.question.caller.request.wishes.no_store {
+        if is_on && self.caller.request.wishes.no_store {
             return self.forward_uncached(BypassReason::NoStore).await;
         }
         if !is_on && !self.fills_while_observing() {
@@ -137,8 +132,8 @@ where
             return self.forward_unprotected(reason).await;
         }
         // What tells this request from others with the same key.
-        let unkeyed = unkeyed_fields(&self.question.caller, self.request.headers());
-        self.question.caller.unkeyed = unkeyed;
+        let unkeyed = unkeyed_fields(&self.caller, self.request.headers());
+        self.caller.unkeyed = unkeyed;
         // What the client needs once the leader has gone to work, and its request for a part.
         let (mut client, mut own) = (None, None);
         // Runs in the caller, before the work goes to its task: the task-local values are there.
@@ -148,7 +143,7 @@ where
             if !sent_as_is {
                 ask_for_the_whole(work.request.headers_mut());
             }
-            client = Some(work.question.caller.for_client(sent_as_is));
+            client = Some(work.caller.for_client(sent_as_is));
             let context;
             (context, work) = work.take_context();
             door::from_task(lead.on_task(|lead| work.lead_in(context, lead)))
@@ -160,13 +155,11 @@ where
         };
         match (outcome, client) {
             // The part that it asks for has not arrived yet.
-            (RunOutcome::Answer(entry, outcome, work), _)
-                if work.question.caller.has_to_wait(&entry) =>
-            {
+            (RunOutcome::Answer(entry, outcome, work), _) if work.caller.has_to_wait(&entry) => {
                 work.answer_later(&entry, outcome).await
             }
             (RunOutcome::Answer(entry, outcome, work), _) => {
-                Ok(answered(&work.question.caller, &entry, outcome))
+                Ok(answered(&work.caller, &entry, outcome))
             }
             // It has led. The work is gone with its task; what the client needs was kept.
             (RunOutcome::Called(result, outcome), Some(client)) => match own {
@@ -184,7 +177,7 @@ where
             // It was to lead, and got no place or no lease in time.
             (RunOutcome::Refused(error, work), Some(client)) => {
                 let stale = work.and_then(|work| {
-                    work.question.stale.or_else(|| work.question.caller.fallback())
+                    work.caller.adopted.clone().or_else(|| work.caller.fallback())
                 });
                 client
                     .with_stale(stale)
@@ -192,8 +185,8 @@ where
             }
             (RunOutcome::Refused(error, Some(work)), None)
             | (RunOutcome::Remembered(error, work), _) => {
-                let error = work.question.caller.told_of(error);
-                Ok(answer::refusal(&work.question.caller.request.rules, error))
+                let error = work.caller.told_of(error);
+                Ok(answer::refusal(&work.caller.request.rules, error))
             }
             (RunOutcome::Called(..) | RunOutcome::Refused(_, None), None) => {
                 unreachable!("the client of a leader is kept")
@@ -204,13 +197,13 @@ where
     /// Returns whether the answer may be stored while the handle observes. A request that
     /// asks for less is forwarded as it is.
     fn fills_while_observing(&mut self) -> bool {
-        let ClientRequest { cache, wishes, asked, .. } = &*self.question.caller.request;
+        let ClientRequest { cache, wishes, asked, .. } = &*self.caller.request;
         if cache.engine.mode() != Mode::Observe {
             return false;
         }
         let is_plain = *wishes == Wishes::default() && asked.method == RequestMethod::Get;
-        if self.question.caller.second_look().is_some() {
-            let observer = &self.question.caller.request.cache.observer;
+        if self.caller.second_look().is_some() {
+            let observer = &self.caller.request.cache.observer;
             observer.happened(Occurrence::WouldHaveAnswered);
         }
         is_plain
@@ -222,20 +215,20 @@ where
         reason: AloneReason,
         place: Option<PlaceForOne<StoredResponse>>,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        self.question.caller.look_again();
-        if !self.question.caller.wants_less() {
+        self.caller.look_again();
+        if !self.caller.wants_less() {
             // Known before it is asked: the answer may change what is known.
-            let caller = &self.question.caller;
+            let caller = &self.caller;
             let detail = caller.refused_credential().map(|name| caller.credential_detail(name));
             let detail = detail.unwrap_or_else(|| alone_detail(reason));
-            let came = self.alone(&detail);
+            let came = Provenance::of(&self.caller, CacheOutcome::Alone, Some(&detail));
             return Box::pin(self.forward(came, reason, place)).await;
         }
         // A response may have come between the first look and the look into the table.
-        if let Some(entry) = self.question.caller.second_look() {
-            return Ok(answered(&self.question.caller, &entry, CacheOutcome::Hit));
+        if let Some(entry) = self.caller.second_look() {
+            return Ok(answered(&self.caller, &entry, CacheOutcome::Hit));
         }
-        let is_head = self.question.caller.request.asked.method == RequestMethod::Head;
+        let is_head = self.caller.request.asked.method == RequestMethod::Head;
         self.forward_uncached(if is_head { BypassReason::Method } else { BypassReason::Range })
             .await
     }
@@ -245,7 +238,7 @@ where
         self,
         reason: BypassReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        self.question.caller.request.cache.observer.bypass_reason(reason.as_str());
+        self.caller.request.cache.observer.bypass_reason(reason.as_str());
         Box::pin(self.forward(Provenance::bypass(reason), AloneReason::Bypass, None)).await
     }
 
@@ -255,7 +248,7 @@ where
         reason: AloneReason,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         let detail = alone_detail(reason);
-        let came = self.alone(&detail);
+        let came = Provenance::of(&self.caller, CacheOutcome::Alone, Some(&detail));
         Box::pin(self.forward(came, reason, None)).await
     }
 
@@ -263,13 +256,13 @@ where
     /// are known not to be shared, a 304 for this client is all that can be saved. A
     /// stored response has conditions of its own.
     fn forwards_conditions(&self) -> bool {
-        let caller = &self.question.caller;
+        let caller = &self.caller;
         caller.request.wishes.condition && caller.stale.is_none() && caller.is_not_shared()
     }
 
     /// Answers with what the remote has.
     fn answer_found(self, entry: &StoredEntry) -> Response<ResponseBody<B>> {
-        let Self { question: HttpQuestion { caller, .. }, service, request, .. } = self;
+        let Self { caller, service, request, .. } = self;
         if caller.request.cache.now() < entry.window().fresh_until {
             return answered(&caller, entry, CacheOutcome::Hit);
         }
@@ -286,7 +279,7 @@ where
         reason: AloneReason,
         place: Option<PlaceForOne<StoredResponse>>,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let Self { question: HttpQuestion { caller, .. }, service, request, .. } = self;
+        let Self { caller, service, request, .. } = self;
         let (request, forwarding) = match place {
             // It has one of the places for computations.
             Some(_) => (request, ForwardPlace::NOT_NEEDED),
@@ -315,7 +308,7 @@ where
         caller.request.cache.observer.happened(alone);
         let failure = match &call {
             Ok(Ok(OriginAnswer::Response(response))) if is_failure(response.status()) => {
-                Some(Error::inner_error(OriginStatus(response.status())))
+                Some(Error::inner_error(OriginFailure::Status(response.status())))
             }
             Ok(Ok(_)) => None,
             Ok(Err(error)) => Some(caller.request.rules.transport_failure(error)),
@@ -332,15 +325,9 @@ where
         match call {
             Ok(Ok(reply)) => {
                 let response = reply.for_one(&caller, received);
-                let fwd_status = Some(response.status());
                 // The condition that went out was ours: its own comes now.
                 let shape = if is_ours { caller.shape_of_own(&response) } else { Shape::Whole };
-                let came = Provenance { fwd_status, ..came };
-                Ok(answer::from_service(
-                    &caller.request.rules,
-                    answer::shaped(response, &shape),
-                    came,
-                ))
+                Ok(answer::from_service(&caller.request.rules, response, &shape, came))
             }
             Ok(Err(error)) => {
                 let failure = caller.request.rules.transport_failure(&error);
@@ -367,19 +354,6 @@ impl HttpCaller {
         match self.hides(&error) {
             Some(entry) => answered(self, &entry, CacheOutcome::StaleIfError),
             None => answer::refusal(&self.request.rules, error),
-        }
-    }
-}
-
-impl<S, Q, B> HttpWork<S, Q, B> {
-    fn alone<'a>(&self, detail: &'a str) -> Provenance<'a> {
-        Provenance {
-            fwd: self.question.caller.forward.as_str(),
-            stored: false,
-            collapsed: false,
-            detail: Some(detail),
-            fwd_status: None,
-            outcome: CacheOutcome::Alone,
         }
     }
 }

@@ -61,6 +61,9 @@
 //! - `answer`: responses as clients get them, with `Age` and `Cache-Status`.
 //! - `error_response`: our own responses in place of an answer.
 
+use http::{Request, Response};
+use tower_service::Service;
+
 pub(crate) mod answer;
 pub(crate) mod client;
 pub(crate) mod content;
@@ -89,3 +92,17 @@ pub(crate) mod unkeyed;
 pub(crate) mod unsafe_method;
 mod way;
 pub(crate) mod work;
+
+/// What the layer asks of the service behind it: a computation goes on on a task of its own.
+trait OriginService<Q, B>:
+    Service<Request<Q>, Response = Response<B>, Future: Send, Error: Send> + Clone + Send + 'static
+{
+}
+
+impl<S, Q, B> OriginService<Q, B> for S where
+    S: Service<Request<Q>, Response = Response<B>, Future: Send, Error: Send>
+        + Clone
+        + Send
+        + 'static
+{
+}

@@ -24,7 +24,7 @@ use crate::http::layer::rules::Rules;
 use crate::http::rules::key::received_uri;
 use crate::http::rules::request::is_unsafe;
 use crate::http::rules::storable::ForOneClient;
-use crate::http::rules::vary::{self, Vary};
+use crate::http::rules::vary::{self, VaryList};
 use crate::http::stored::response::HttpCache;
 use crate::tower::oneshot::Oneshot;
 
@@ -41,7 +41,8 @@ pub(super) struct Mark {
     /// The request is a POST that changes nothing, by its head and its body.
     is_safe_post: bool,
     /// `None` where the layer forwards the request uncached.
-    sent: Option<SentRequest>,
+    /// The URI as received, in normal form, and the fields.
+    sent: Option<(Uri, HeaderMap)>,
     /// A layer further in keeps the response for the client of this request.
     is_for_one: AtomicBool,
 }
@@ -55,13 +56,6 @@ pub(super) enum RequestPurpose {
     Uncached,
     /// It is forwarded, and may change something.
     Write,
-}
-
-/// What tells a request apart, as a layer has sent it.
-struct SentRequest {
-    /// As received, in normal form.
-    uri: Uri,
-    headers: HeaderMap,
 }
 
 fn place(cache: &Arc<HttpCache>) -> usize {
@@ -82,7 +76,7 @@ pub(super) fn mark(
     rules: &Arc<Rules>,
     purpose: RequestPurpose,
 ) {
-    let sent = || SentRequest { uri: received_uri(parts).clone(), headers: parts.headers.clone() };
+    let sent = || (received_uri(parts).clone(), parts.headers.clone());
     let sent = (purpose == RequestPurpose::Shared).then(sent);
     let mark = Mark {
         cache: place(cache),
@@ -114,13 +108,13 @@ impl Mark {
     fn changed(&self, parts: &Parts, rules: &Rules) -> Option<Vec<HeaderName>> {
         // The key of any other request has its body, which this layer does not read.
         let has_no_body = matches!(parts.method, Method::GET | Method::HEAD);
-        let sent = self.sent.as_ref().filter(|_| has_no_body && rules.share_like(&self.rules))?;
-        if *received_uri(parts) != sent.uri {
+        let sent = self.sent.as_ref().filter(|_| has_no_body && rules.share_like(&self.rules));
+        let (uri, headers) = sent?;
+        if received_uri(parts) != uri {
             return None;
         }
-        let is_changed = |name: &&HeaderName| {
-            !parts.headers.get_all(*name).iter().eq(sent.headers.get_all(*name))
-        };
+        let is_changed =
+            |name: &&HeaderName| !parts.headers.get_all(*name).iter().eq(headers.get_all(*name));
         let changed: Vec<_> = parts.headers.keys().filter(is_changed).cloned().collect();
         let config = &rules.config;
         let counts = |name: &HeaderName| {
@@ -169,12 +163,9 @@ impl Passage {
     /// Judges the response: where its `Vary` names a field that the outer layer has not received
     /// so, it is not the one that the outer layer would take it for.
     pub(super) fn end<B>(self, response: &Response<B>) {
-        let is_other = match vary::parse(response.headers(), &[]) {
-            Vary::None => false,
-            Vary::Any => true,
-            Vary::Fields(list) => self.changed.iter().any(|name| list.selects(name)),
-        };
-        if is_other {
+        let selects = |list: VaryList| self.changed.iter().any(|name| list.selects(name));
+        let list = vary::parse(response.headers(), &[]);
+        if list.map_or(true, |list| list.is_some_and(selects)) {
             self.keep_for_one();
         }
     }

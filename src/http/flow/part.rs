@@ -14,17 +14,16 @@ use std::sync::Arc;
 use http::request::Parts;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
-use tower_service::Service;
 
-use crate::error::BoxError;
-use crate::http::body::{Content, Gathered, Reader, ResponseBody};
+use crate::http::body::{Content, Gathered, Reader, ResponseBody, SourceBody};
+use crate::http::flow::OriginService;
 use crate::http::flow::answer::answered;
 use crate::http::flow::client::OriginClient;
 use crate::http::flow::content;
 use crate::http::flow::fill;
 use crate::http::flow::lead::OriginOutcome;
 use crate::http::flow::lookup::HttpCaller;
-use crate::http::flow::work::{HttpQuestion, HttpWork, LeadResult};
+use crate::http::flow::work::{HttpWork, LeadResult};
 use crate::http::layer::rules::Rules;
 use crate::http::rules::content::RequestContent;
 use crate::http::rules::range::{bytes_needed, is_of_other_unit};
@@ -47,17 +46,21 @@ impl HttpCaller {
     /// Returns whether more of a body has to come before this client's part is cut out of it.
     pub(super) fn has_to_wait(&self, entry: &StoredEntry) -> bool {
         let stored = entry.value.response().filter(|_| self.request.wishes.range);
-        stored.is_some_and(|it| self.has_to_wait_for(it.status, &it.headers, Some(&it.body)))
+        stored.is_some_and(|it| self.shape_of(it.status, &it.headers, Some(&it.body)).1)
     }
 
-    fn has_to_wait_for(
+    /// Returns what this client gets of a response, and whether it has to wait for that.
+    pub(super) fn shape_of(
         &self,
         status: StatusCode,
         response: &HeaderMap,
         body: Option<&Content>,
-    ) -> bool {
+    ) -> (Shape, bool) {
+        if !self.request.wishes.is_shaped() {
+            return (Shape::Whole, false);
+        }
         let now = self.request.cache.engine.clock.wall();
-        Shape::comes_later(self.request.wishes, &self.request.headers, status, response, body, now)
+        Shape::of(self.request.wishes, &self.request.headers, status, response, body, now)
     }
 
     /// Waits for as much of a body as this client's part is cut out of. Lost is also what comes
@@ -75,7 +78,7 @@ impl HttpCaller {
         response: Response<ResponseBody<B>>,
     ) -> Option<Response<ResponseBody<B>>> {
         let (head, body) = response.into_parts();
-        let is_there = !self.has_to_wait_for(head.status, &head.headers, body.content().as_ref());
+        let is_there = !self.shape_of(head.status, &head.headers, body.content().as_ref()).1;
         match if is_there { Gathered::Enough } else { self.gather(body.reader()).await } {
             Gathered::Enough => Some(Response::from_parts(head, body)),
             Gathered::Whole(whole) => Some(Response::from_parts(head, ResponseBody::full(whole))),
@@ -86,17 +89,14 @@ impl HttpCaller {
 
 impl<S, Q, B> HttpWork<S, Q, B>
 where
-    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
+    S: OriginService<Q, B>,
     Q: Body + Send + 'static,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: SourceBody,
 {
     /// Returns the request of a client that asks for a part, before it is made a request for
     /// the whole.
     pub(super) fn own_request(&self) -> Option<Box<Self>> {
-        let Self { question: HttpQuestion { caller, .. }, service, request, .. } = self;
+        let Self { caller, service, request, .. } = self;
         let body = caller
             .request
             .wishes
@@ -109,7 +109,7 @@ where
         *own.version_mut() = request.version();
         own.headers_mut().clone_from(request.headers());
         own.extensions_mut().clone_from(request.extensions());
-        Some(Box::new(Self::answering(caller.for_client(true).caller, service.clone(), own)))
+        Some(Box::new(Self::new(caller.for_client(true).caller, service.clone(), own)))
     }
 
     /// Answers a client that has waited for a flight, once enough of the body has come.
@@ -118,16 +118,16 @@ where
         entry: &StoredEntry,
         outcome: CacheOutcome,
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
-        let whole = match self.question.caller.gather(self.question.caller.claim.as_ref()).await {
+        let whole = match self.caller.gather(self.caller.claim.as_ref()).await {
             Gathered::Enough => Some(Arc::clone(entry)),
-            Gathered::Whole(whole) => fill::with_body(entry, whole),
+            Gathered::Whole(whole) => fill::completed(&self.caller, entry, whole),
             Gathered::Lost => None,
         };
         match whole {
-            Some(entry) => Ok(answered(&self.question.caller, &entry, outcome)),
+            Some(entry) => Ok(answered(&self.caller, &entry, outcome)),
             None => {
                 // A reader that reads nothing would hold up the others.
-                self.question.caller.claim = None;
+                self.caller.claim = None;
                 self.forward_uncached(BypassReason::Range).await
             }
         }
@@ -143,7 +143,7 @@ where
         let own = match result.own {
             OriginOutcome::Response { response, stored, why } if response.status().is_success() => {
                 let cuttable = match why {
-                    None => self.question.caller.cuttable(response).await,
+                    None => self.caller.cuttable(response).await,
                     Some(_) => {
                         // Before its own request is sent: the service need not go on.
                         drop(response);

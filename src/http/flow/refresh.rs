@@ -3,20 +3,21 @@
 use std::sync::Arc;
 
 use http::header::{self, HeaderMap, HeaderName};
-use http::{Method, Request, Response};
+use http::{Method, Request};
 use http_body::Body;
-use tower_service::Service;
 
-use crate::error::BoxError;
-use crate::flight::door;
+use crate::flight::door::{self, Caller};
 use crate::flight::request::LedFor;
+use crate::http::body::SourceBody;
+use crate::http::flow::OriginService;
 use crate::http::flow::fill::key_of;
 use crate::http::flow::lookup::{self, ClientRequest, FlightKind, HttpCaller, RefreshedEntry};
 use crate::http::flow::work::HttpWork;
 use crate::http::rules::content::METADATA;
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod, Wishes, credentials};
 use crate::http::rules::shape::ask_for_the_whole;
-use crate::http::stored::response::{HttpCache, StoredEntry, variant_of};
+use crate::http::rules::vary::VaryList;
+use crate::http::stored::response::{HttpCache, Slot, StoredEntry, variant_of};
 
 /// Refreshes in the background, as a GET (a QUERY, a POST) without the fields that belong to the client
 /// whose request triggered it.
@@ -26,12 +27,9 @@ pub(super) fn refresh<S, Q, B>(
     service: S,
     mut request: Request<Q>,
 ) where
-    S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-    S::Future: Send,
-    S::Error: Send,
+    S: OriginService<Q, B>,
     Q: Body + Send + 'static,
-    B: Body + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: SourceBody,
 {
     // A rule of the application may key any field: then the refresh must carry all of them.
     let keeps_all =
@@ -74,7 +72,7 @@ pub(super) fn refresh<S, Q, B>(
         || cache.is_still(place.as_bytes(), seen) && cache.engine.log.is_alive(seen);
     let lead = door::begin_refresh(&engine, flight, LedFor::Refresh, is_still_wanted);
     if let Some(lead) = lead {
-        let (context, work) = HttpWork::refreshing(caller, seen, service, request).take_context();
+        let (context, work) = HttpWork::new(caller, service, request).take_context();
         drop(lead.in_background(|lead| work.lead_in(context, lead)));
     }
 }
@@ -84,6 +82,24 @@ pub(super) fn is_being_refreshed(cache: &HttpCache, primary: &[u8], seen: &Store
     let Some(stored) = seen.value.response() else { return false };
     let key = lookup::flight_key(stored.facts.from, variant_of(seen), FlightKind::Gets, primary);
     cache.engine.has_flight_for(key.as_bytes())
+}
+
+/// Returns the lists of fields by which responses of a URI are selected: the list
+/// of `entry`, and the lists in its index.
+fn selecting_fields(
+    cache: &HttpCache,
+    primary: &[u8],
+    entry: Option<&StoredEntry>,
+) -> Vec<VaryList> {
+    let own =
+        entry.and_then(|entry| entry.value.response()).and_then(|stored| stored.facts.vary.clone());
+    let mut lists: Vec<_> = own.into_iter().collect();
+    if let Some(at_primary) = cache.local.peek(primary)
+        && let Slot::Index(index) = at_primary.value.slot()
+    {
+        lists.extend(index.lists.iter().cloned());
+    }
+    lists
 }
 
 /// Returns whether a field is part of the key where the body is, or says its length.
@@ -110,7 +126,7 @@ fn keep_what_is_keyed(
     let ClientRequest { cache, rules, .. } = &*caller.request;
     let config = &rules.config;
     let from = seen.value.response().map(|stored| stored.facts.from).unwrap_or_default();
-    let lists = lookup::selecting_fields(cache, caller.request.primary.as_bytes(), Some(seen));
+    let lists = selecting_fields(cache, caller.request.primary.as_bytes(), Some(seen));
     let is_keyed = |name: &HeaderName| {
         *name == header::HOST
             || caller.request.content.is_some() && is_of_the_body(name)

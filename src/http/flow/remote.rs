@@ -6,14 +6,12 @@ use std::time::Duration;
 
 use crate::entry::Entry;
 use crate::http::flow::fill::{self, index_entry, weighed_index};
-use crate::http::flow::lookup::HttpCaller;
+use crate::http::flow::lookup::{ClientRequest, HttpCaller};
 use crate::http::flow::trail::lasting;
 use crate::http::rules::codings::Coding;
 use crate::http::rules::vary::{Fingerprint, VaryList};
 use crate::http::stored::generation::{Generation, leaf_key};
-use crate::http::stored::response::{
-    HttpCache, Index, MAX_LISTS, StoredEntry, StoredResponse, index_of,
-};
+use crate::http::stored::response::{Index, MAX_LISTS, StoredEntry, StoredResponse, index_of};
 use crate::key::{Key, is_of_process};
 use crate::lease::hold::{FillTarget, Merge};
 
@@ -30,7 +28,8 @@ impl HttpCaller {
 
 /// Takes over what the remote knows of the variants of a URI. It says where to
 /// look, not what is there: an invalidation does not concern it.
-pub(super) fn learn(cache: &HttpCache, primary: &Key, found: &StoredEntry, max_variants: usize) {
+pub(super) fn learn(caller: &HttpCaller, found: &StoredEntry) {
+    let ClientRequest { cache, rules, primary, .. } = &*caller.request;
     let Some(index) = index_of(found) else { return };
     let change = cache.local.update(primary, |old| {
         let merged = match old.and_then(|old| index_of(old)) {
@@ -40,7 +39,7 @@ pub(super) fn learn(cache: &HttpCache, primary: &Key, found: &StoredEntry, max_v
             }
             None => Index { generation: None, ..index.clone() },
         };
-        let merged = merged.at_most(max_variants);
+        let merged = merged.at_most(rules.config.max_variants);
         let entry = index_entry(merged, found, old, Duration::ZERO);
         Some(weighed_index(cache, primary, entry))
     });

@@ -14,7 +14,7 @@ use crate::http::rules::codings::Coding;
 use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{RequestFacts, RequestMethod};
 use crate::http::rules::steering;
-use crate::http::rules::storable::{Decision, DeclineReason, Plan, content_length, judge};
+use crate::http::rules::storable::{DeclineReason, Plan, ResponseFacts, content_length};
 use crate::http::rules::validation::merge;
 use crate::http::stored::response::{CachedResponse, StoredEntry, variant_of};
 use crate::invalidation::ASKED_NOW;
@@ -104,19 +104,16 @@ impl HttpCaller {
     ) -> Result<(Plan, Box<[Tag]>), DeclineReason> {
         let RenewedResponse { entry, head, body, cache_for, .. } = renewed;
         let asked = self.asked_of(entry);
-        let length = Some(body.len() as u64);
+        let (length, cache_for) = (Some(body.len() as u64), cache_for.as_ref());
         let config = &self.request.rules.config;
-        match judge(&asked, head, length, cache_for.as_ref(), config, times) {
-            Decision::Store(mut plan) => {
-                fill::keep_beside_coded(self, &mut plan);
-                // The body came in answer to another request.
-                plan.selected_as = coding_of(entry);
-                let said = cache_for.as_ref().map(|said| said.tags()).unwrap_or_default();
-                let own = steering::tags(&head.headers, said, &self.request.group_origin, config)?;
-                Ok((plan, self.tags_of(entry, &own)?))
-            }
-            Decision::Decline(why) => Err(why),
-        }
+        let facts = ResponseFacts { asked: &asked, parts: head, length, cache_for, config, times };
+        let mut plan = facts.judge()?;
+        fill::keep_beside_coded(self, &mut plan);
+        // The body came in answer to another request.
+        plan.selected_as = coding_of(entry);
+        let said = cache_for.map_or(&[][..], |said| &said.tags);
+        let own = steering::tags(&head.headers, said, &self.request.group_origin, config)?;
+        Ok((plan, self.tags_of(entry, &own)?))
     }
 
     /// Returns the request that a renewed response counts as the answer to. The body came

@@ -12,9 +12,10 @@ use tower_service::Service;
 use crate::cache::state::Lookup;
 use crate::clock::Tick;
 use crate::error::BoxError;
-use crate::http::body::{ResponseBody, read_request};
-use crate::http::flow::answer::{self, Provenance, shape_of};
-use crate::http::flow::content::{self, Safety};
+use crate::http::body::{ResponseBody, SourceBody, read_request};
+use crate::http::flow::OriginService;
+use crate::http::flow::answer::{self, Provenance, by_entry, shape_of};
+use crate::http::flow::content;
 use crate::http::flow::forward::Forward;
 use crate::http::flow::forwarded;
 use crate::http::flow::future::HttpFuture;
@@ -27,19 +28,19 @@ use crate::http::flow::normal_form;
 use crate::http::flow::part::may_fill_from_range;
 use crate::http::flow::refresh::is_being_refreshed;
 use crate::http::flow::trail;
-use crate::http::flow::unsafe_method::{self, Position};
+use crate::http::flow::unsafe_method;
 use crate::http::layer::route_table::{AmbiguousPath, RouteTable, matched_path};
 use crate::http::layer::rules::Rules;
 use crate::http::rules::codings;
 use crate::http::rules::content::{RequestContent, is_query};
 use crate::http::rules::request::{
-    BypassReason, Class, FieldScan, RequestFacts, RequestMethod, Wishes, classify,
-    credential_field, is_unsafe,
+    BypassReason, Class, FieldScan, RequestFacts, Wishes, classify, credential_field, is_unsafe,
 };
+use crate::http::rules::shape::Shape;
+use crate::http::rules::steering;
 use crate::http::stored::response::{HttpCache, StoredEntry, StoredResponse};
 use crate::key::KeyBuf;
 use crate::mode::Mode;
-use crate::observe::ledger;
 use crate::observe::{Observe, Occurrence};
 use crate::outcome::CacheOutcome;
 use crate::tower::oneshot::Oneshot;
@@ -119,12 +120,9 @@ impl<S> HttpService<S> {
     #[cold]
     fn pass_on<Q, B>(&self, parts: Parts, body: Q) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         let observer = &self.cache.observer;
         observer.bypass_reason(BypassReason::Nested.as_str());
@@ -138,7 +136,7 @@ impl<S> HttpService<S> {
         let passage = Passage::of(&parts, &self.cache, rules.map(|rules| &**rules));
         let rules = rules.unwrap_or(&self.rules);
         if passage.is_write(&parts, rules) {
-            return self.forward_write(parts, body, rules, Position::Inside);
+            return self.forward_write(parts, body, rules, false);
         }
         let call = Oneshot::new(self.inner.clone(), Request::from_parts(parts, body));
         HttpFuture::pending(async move {
@@ -158,12 +156,9 @@ impl<S> HttpService<S> {
         table: &RouteTable<Rules>,
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         match table.find(&parts) {
             Ok(rules) => self.take(parts, body, rules.unwrap_or(&self.rules)),
@@ -180,12 +175,9 @@ impl<S> HttpService<S> {
     #[inline]
     fn take<Q, B>(&self, mut parts: Parts, body: Q, rules: &Arc<Rules>) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         if content::is_to_be_read(&mut parts, rules) && self.mode() != Mode::Off {
             return self.read(parts, body, rules);
@@ -197,12 +189,9 @@ impl<S> HttpService<S> {
     #[cold]
     fn read<Q, B>(&self, mut parts: Parts, body: Q, rules: &Arc<Rules>) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         if let Some(reason) = content::refuse(&body, rules) {
             if reason == BypassReason::BodyType {
@@ -215,13 +204,13 @@ impl<S> HttpService<S> {
         let (most, time) = (rules.config.max_request_body, rules.config.request_body_timeout);
         HttpFuture::pending(async move {
             let read = read_request(body, most, time);
-            let (body, safety) = content::judge(&parts, &rules, read.await);
-            let answer = match safety {
-                Ok(Safety::Safe(content)) => {
+            let (body, content) = content::judge(&parts, &rules, read.await);
+            let answer = match content {
+                Ok(Some(content)) => {
                     parts.extensions.insert(content);
                     own.answer(parts, body, &rules)
                 }
-                Ok(Safety::Unsafe) => own.pass_unsafe(parts, body, &rules),
+                Ok(None) => own.pass_unsafe(parts, body, &rules),
                 Err(reason) => own.forward_unread(parts, body, &rules, reason),
             };
             answer.await
@@ -237,12 +226,9 @@ impl<S> HttpService<S> {
         reason: BypassReason,
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         if content::is_unsafe_unread(&parts, rules) {
             return self.pass_unsafe(parts, body, rules);
@@ -255,12 +241,9 @@ impl<S> HttpService<S> {
     #[inline(never)]
     fn answer<Q, B>(&self, mut parts: Parts, body: Q, rules: &Arc<Rules>) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         if !rules.config.ignored_cookies.is_empty() {
             normal_form::remove_ignored_cookies(&mut parts, &rules.config);
@@ -290,14 +273,16 @@ impl<S> HttpService<S> {
             return HttpFuture::ready(response);
         }
         match found {
-            (Lookup::Stale(entry), _)
+            (Lookup::Stale(entry), forward)
                 if !wishes.no_store
                     && self.cache.engine.settings.soft_timeout.is_none()
                     && is_being_refreshed(&self.cache, primary.as_bytes(), &entry) =>
             {
                 // What `miss` comes to for it, by a longer way.
-                let answered = (wishes, asked.method, now);
-                HttpFuture::ready(self.stale_hit(&parts, rules, answered, &entry))
+                self.cache.observer.answered(CacheOutcome::Stale);
+                let (layer, asked) = ((&*self.cache, &**rules), (asked.method, wishes, forward));
+                let outcome = CacheOutcome::Stale;
+                HttpFuture::ready(by_entry(layer, asked, &parts.headers, &entry, outcome, now))
             }
             found => self.miss(parts, body, rules, (asked, wishes), &primary, found),
         }
@@ -314,7 +299,7 @@ impl<S> HttpService<S> {
         now: Tick,
     ) {
         self.cache.observer.hit(primary, entry);
-        if ledger::is_noted(entry.uses()) {
+        if entry.is_noted_use() {
             self.note_route(parts, entry);
         }
         let shape = shape_of(&self.cache, wishes, &parts.headers, entry);
@@ -339,24 +324,6 @@ impl<S> HttpService<S> {
         self.cache.observer.ledger.note_route(route, entry);
     }
 
-    /// Answers by an entry that is stale, and that another request has refreshed.
-    #[cold]
-    fn stale_hit<B: Body>(
-        &self,
-        parts: &Parts,
-        rules: &Rules,
-        (wishes, method, now): (Wishes, RequestMethod, Tick),
-        entry: &StoredEntry,
-    ) -> Response<ResponseBody<B>> {
-        self.cache.observer.served(entry, CacheOutcome::Stale, now);
-        self.cache.observer.answered(CacheOutcome::Stale);
-        let shape = shape_of(&self.cache, wishes, &parts.headers, entry);
-        let status = || answer::hit_status(rules, entry, now);
-        let mut response = answer::from_entry(rules, entry, method, shape, status, now);
-        answer::say(&mut response, rules, CacheOutcome::Stale);
-        response
-    }
-
     /// Brings a request that is forwarded uncached into the form in which this layer sends its
     /// requests.
     fn normalise(parts: &mut Parts, rules: &Rules) {
@@ -375,10 +342,9 @@ impl<S> HttpService<S> {
         reason: BypassReason,
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        Q: Send + 'static,
-        B: Body + Send + 'static,
+        S: OriginService<Q, B>,
+        Q: Body + Send + 'static,
+        B: SourceBody,
     {
         self.cache.observer.bypassed(reason.as_str());
         if reason != BypassReason::AmbiguousPath {
@@ -394,7 +360,7 @@ impl<S> HttpService<S> {
             };
             let call = Oneshot::new(service, Request::from_parts(parts, body));
             let response = place.drive(call).await?.map(ResponseBody::inner);
-            Ok(answer::from_service(&rules, response, Provenance::bypass(reason)))
+            Ok(answer::from_service(&rules, response, &Shape::Whole, Provenance::bypass(reason)))
         })
     }
 
@@ -405,17 +371,14 @@ impl<S> HttpService<S> {
         rules: &Arc<Rules>,
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         self.cache.observer.bypassed(BypassReason::Method.as_str());
         Self::normalise(&mut parts, rules);
         nested::mark(&mut parts, &self.cache, rules, RequestPurpose::Write);
-        self.forward_write(parts, body, rules, Position::Outermost)
+        self.forward_write(parts, body, rules, true)
     }
 
     fn forward_write<Q, B>(
@@ -423,20 +386,17 @@ impl<S> HttpService<S> {
         parts: Parts,
         body: Q,
         rules: &Arc<Rules>,
-        position: Position,
+        is_outermost: bool,
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         let (cache, rules) = (Arc::clone(&self.cache), Arc::clone(rules));
         cache.writes.end();
         let service = self.inner.clone();
-        HttpFuture::pending(unsafe_method::pass(cache, rules, service, parts, body, position))
+        HttpFuture::pending(unsafe_method::pass(cache, rules, service, parts, body, is_outermost))
     }
 
     /// Answers a request that found nothing fresh.
@@ -450,12 +410,9 @@ impl<S> HttpService<S> {
         (look, forward): (Lookup<StoredResponse>, Forward),
     ) -> HttpFuture<B, S::Error>
     where
-        S: Service<Request<Q>, Response = Response<B>> + Clone + Send + 'static,
-        S::Future: Send,
-        S::Error: Send,
+        S: OriginService<Q, B>,
         Q: Body + Send + 'static,
-        B: Body + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: SourceBody,
     {
         // All that the caller needs is taken from the request as it came: what follows changes it.
         let carries_some = !asked.credentials.is_anonymous();
@@ -475,6 +432,7 @@ impl<S> HttpService<S> {
             credential: carries_some.then(credential).flatten(),
             client: rules.client(&parts),
             may_fill_from_range: wishes.range && may_fill_from_range::<Q>(&parts, rules),
+            asks_in: None,
         };
         // The key has it; the service gets the body itself.
         if client_request.content.is_some() {
@@ -490,8 +448,12 @@ impl<S> HttpService<S> {
         HttpFuture::pending(async move {
             let ClientRequest { cache, rules, .. } = &*caller.request;
             let (cache, rules) = (Arc::clone(cache), Arc::clone(rules));
-            let result = serve(caller, look, service, request).await;
-            let result = answer::without_ours(&rules, result);
+            let mut result = serve(caller, look, service, request).await;
+            if let Ok(response) = &mut result {
+                // Fields that are addressed to this cache: also where a layer further in has
+                // made the response.
+                steering::remove_ours(response.headers_mut(), &rules.config);
+            }
             let outcome = result.as_ref().ok().and_then(|r| r.extensions().get().copied());
             cache.observer.answered(outcome.unwrap_or(CacheOutcome::Computed));
             result

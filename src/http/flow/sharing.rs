@@ -14,7 +14,8 @@ impl HttpCaller {
         if self.request.asked.credentials.is_anonymous() || self.request.rules.config.public {
             return true;
         }
-        self.request.cache.engine.is_shared(flight) || self.stale_permits()
+        let engine = &self.request.cache.engine;
+        engine.evidence(flight).is_shared(engine.clock.now()) || self.stale_permits()
     }
 
     /// Returns whether the last answer is known to be for one caller alone.
@@ -32,7 +33,7 @@ impl HttpCaller {
         let engine = &self.request.cache.engine;
         match self.may_share(flight) {
             true => engine.lets_pass(flight, self.traits()),
-            false => engine.is_declined(flight),
+            false => engine.evidence(flight).is_declined(engine.clock.now()),
         }
     }
 

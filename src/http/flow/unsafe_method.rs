@@ -2,6 +2,7 @@
 //! invalidated (RFC 9111, 4.4).
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use http::request::Parts;
 use http::{HeaderMap, Method, Request, Response, Uri, header, response};
@@ -9,7 +10,7 @@ use http_body::Body;
 use tower_service::Service;
 
 use crate::entry::ComputationStart;
-use crate::flight::door::{Conclusion, ForwardPlace, try_lead};
+use crate::flight::door::{Caller, Conclusion, ForwardPlace, try_lead};
 use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::answer::{self, Provenance};
@@ -25,16 +26,16 @@ use crate::http::flow::normal_form;
 use crate::http::flow::request_end::RequestEnd;
 use crate::http::layer::rules::Rules;
 use crate::http::rules::key::received_uri;
-use crate::http::rules::lifetime::Times;
 use crate::http::rules::request::{
     BypassReason, Credentials, RequestFacts, RequestMethod, Wishes, credentials,
 };
 use crate::http::rules::request_directives;
+use crate::http::rules::shape::Shape;
 use crate::http::rules::steering::{self, GroupOrigin};
-use crate::http::rules::storable::{Decision, DeclineReason, Plan, post_storable};
+use crate::http::rules::storable::{DeclineReason, Plan, ResponseFacts};
 use crate::http::rules::target::{absolute_uri, every_absolute_uri, same_origin_target};
 use crate::http::stored::response::HttpCache;
-use crate::invalidation;
+use crate::invalidation::ASKED_NOW;
 use crate::key::{Tag, UriReach};
 
 /// The facts of a request that are needed after the service has taken it.
@@ -54,21 +55,14 @@ struct Sent {
     started: ComputationStart,
 }
 
-/// Where the layer stands that forwards a request.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Position {
-    Outermost,
-    /// Inside of a layer of the same handle, which gets the response as it is.
-    Inside,
-}
-
+/// Forwards a write. A layer that is not the outermost one of its handle gets the response as it is.
 pub(super) async fn pass<S, Q, B>(
     cache: Arc<HttpCache>,
     rules: Arc<Rules>,
     service: S,
     parts: Parts,
     body: Q,
-    position: Position,
+    is_outermost: bool,
 ) -> Result<Response<ResponseBody<B>>, S::Error>
 where
     S: Service<Request<Q>, Response = Response<B>>,
@@ -76,11 +70,10 @@ where
     Q: Body + 'static,
     B: SourceBody,
 {
-    let is_outermost = position == Position::Outermost;
-    let place = match position {
-        Position::Outermost => forwarded::take_place(&cache, &rules, &parts).await,
+    let place = match is_outermost {
+        true => forwarded::take_place(&cache, &rules, &parts).await,
         // It counts in the outer layer.
-        Position::Inside => Ok(ForwardPlace::NOT_NEEDED),
+        false => Ok(ForwardPlace::NOT_NEEDED),
     };
     let place = match place {
         Ok(place) => place,
@@ -91,8 +84,10 @@ where
     let (body, end) = RequestEnd::watch(&parts, body);
     let sent = Sent::of(&cache, &rules, &parts);
     let mut unknown = Unknown { cache: &cache, rules: &rules, sent: &sent, end };
+    // The service has received nothing of a request that failed so.
+    let is_unsent = |error: &S::Error| rules.unsent.as_ref().is_some_and(|is| is(error));
     let response = place.drive(nested::call(service, Request::from_parts(parts, body))).await;
-    if response.as_ref().map_or_else(|error| rules.is_unsent(error), |_| true) {
+    if response.as_ref().map_or_else(is_unsent, |_| true) {
         // The response says what was touched, or nothing was.
         unknown.end = None;
     }
@@ -106,7 +101,7 @@ where
     let seq = cache.engine.log.seq();
     // Where there are several layers, the GETs of this URI may be for one that the POST does
     // not pass.
-    let may_store = touched && is_outermost && !cache.layers.has_several();
+    let may_store = touched && is_outermost && cache.layers.load(Ordering::Relaxed) <= 1;
     let plan = if may_store { sent.storable(&cache, &rules, &head, &body, said) } else { None };
     let mut own = 0;
     if touched {
@@ -135,7 +130,7 @@ where
     if !is_outermost {
         return Ok(response);
     }
-    Ok(answer::from_service(&rules, response, came))
+    Ok(answer::from_service(&rules, response, &Shape::Whole, came))
 }
 
 /// A request without a known end: its client hung up, or the
@@ -181,7 +176,7 @@ impl Sent {
             target,
             ambiguous,
             scheme: scheme(uri, rules).into(),
-            parts: rules.chooses_writes().then(|| parts.clone()),
+            parts: rules.invalidates.is_some().then(|| parts.clone()),
             credentials: credentials(&parts.headers, &rules.config),
             headers: if may_store { parts.headers.clone() } else { HeaderMap::new() },
             primary: owned_primary_key(parts, rules).filter(|_| may_store),
@@ -235,29 +230,17 @@ impl Sent {
         }
         // Another request changed the resource meanwhile: this is not its
         // latest state.
-        let asked = invalidation::ASKED_NOW;
-        if cache.engine.log.is_dead(&self.tags, self.started.seq, asked) {
-            return None;
-        }
         let own_tags = self.own_tags(rules, &head.headers, cache_for).ok()?;
-        if cache.engine.log.is_dead(&own_tags, self.started.seq, asked) {
+        let is_dead = |tags: &[Tag]| cache.engine.log.is_dead(tags, self.started.seq, ASKED_NOW);
+        if is_dead(&self.tags) || is_dead(&own_tags) {
             return None;
         }
-        let length = body.size_hint().exact();
-        let decision = post_storable(
-            &self.method,
-            self.credentials,
-            target,
-            head,
-            length,
-            cache_for,
-            &rules.config,
-            self.times(cache),
-        );
-        match decision {
-            Decision::Store(plan) => Some(plan),
-            Decision::Decline(_) => None,
-        }
+        let (length, times) =
+            (body.size_hint().exact(), ArrivalTime::now(cache, self.started).times());
+        let asked = &RequestFacts { method: RequestMethod::Get, credentials: self.credentials };
+        let (parts, config) = (head, &rules.config);
+        let facts = ResponseFacts { asked, parts, length, cache_for, config, times };
+        facts.judge_post(&self.method, target).ok()
     }
 
     /// Returns the tags that the response itself names.
@@ -267,13 +250,8 @@ impl Sent {
         headers: &HeaderMap,
         cache_for: Option<&CacheFor>,
     ) -> Result<Vec<Tag>, DeclineReason> {
-        let said = cache_for.map(CacheFor::tags).unwrap_or_default();
+        let said = cache_for.map_or(&[][..], |said| &said.tags);
         steering::tags(headers, said, &self.group_origin, &rules.config)
-    }
-
-    fn times(&self, cache: &HttpCache) -> Times {
-        let response_delay = cache.now().since(self.started.tick);
-        Times { response: cache.engine.clock.wall(), response_delay }
     }
 
     /// Stores the response under a flight of its own, taken without waiting
@@ -304,8 +282,9 @@ impl Sent {
             credential: None,
             client: None,
             may_fill_from_range: false,
+            asks_in: None,
         };
-        let caller = HttpCaller::new(Arc::new(request), Forward::UriMiss);
+        let mut caller = HttpCaller::new(Arc::new(request), Forward::UriMiss);
         // Where another caller computes the key, its result may be older or newer: nothing is kept.
         let Some(lead) = try_lead(&cache.engine, caller.flight_request()) else {
             return response.map(ResponseBody::inner);

@@ -39,15 +39,6 @@ impl HttpCaller {
         leaf_key(self.trail.anchor.as_ref().and_then(generation_of), &self.request.primary, None)
     }
 
-    /// Goes on from an index.
-    pub(super) fn follow(&mut self, index: &StoredEntry) {
-        if self.is_at_anchor() {
-            self.trail.anchor = Some(Arc::clone(index));
-        } else {
-            self.trail.index = Some(Arc::clone(index));
-        }
-    }
-
     /// Returns the anchor that it has come by, and what stood there.
     pub(super) fn anchor_passed(&self) -> Option<(&Key, &StoredEntry)> {
         self.request.anchor.as_ref().zip(self.trail.anchor.as_ref())

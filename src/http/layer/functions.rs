@@ -16,10 +16,7 @@ use crate::http::body::RequestBody;
 use crate::http::config;
 use crate::http::flow::error_response::Refusal;
 use crate::http::layer::HttpLayer;
-use crate::http::layer::rules::{
-    BypassRule, ContextRule, DisconnectedRule, KeyRule, PostKeyRule, PostRule, RefusalRule,
-    WriteRule,
-};
+use crate::http::layer::rules::{KeyRule, ServiceErrorRule};
 use crate::key::{KeyBuf, ToKey};
 
 /// # Keys by functions of the application
@@ -112,8 +109,7 @@ impl HttpLayer {
     /// Forwards requests uncached, for example the requests of an administrator. May be called
     /// several times: each rule counts. Defaults to none.
     pub fn bypass(self, rule: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        let rule: BypassRule = Arc::new(rule);
-        self.change(move |rules| rules.bypass.push(rule))
+        self.change(|rules| rules.bypass.push(Arc::new(rule)))
     }
 
     /// Stores and shares no response: the service answers each request. In place of
@@ -168,7 +164,6 @@ impl HttpLayer {
         self,
         name: impl Fn(&Parts) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
-        let name = Arc::new(name);
         self.change(|rules| {
             rules.client = Some(Arc::new(move |parts| name(parts).map(ClientKey::of)));
         })
@@ -277,11 +272,12 @@ impl HttpLayer {
         W: FnOnce(Pin<Box<dyn Future<Output = ()> + Send>>) -> F + Send + 'static,
         F: Future<Output = ()> + Send + 'static,
     {
-        let rule: ContextRule = Arc::new(move |parts| {
-            let wrap = take(parts);
-            Box::new(move |work| Box::pin(wrap(work)))
-        });
-        self.change(move |rules| rules.contexts.push(rule))
+        self.change(|rules| {
+            rules.contexts.push(Arc::new(move |parts| {
+                let wrap = take(parts);
+                Box::new(move |work| Box::pin(wrap(work)))
+            }));
+        })
     }
 }
 
@@ -297,9 +293,7 @@ impl HttpLayer {
     /// 504 from the cache instead of the error. Defaults to every error of the
     /// service, and never a 504.
     pub fn disconnected<E: 'static>(self, is: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
-        let is = move |error: &dyn Any| error.downcast_ref().is_some_and(&is);
-        let rule: DisconnectedRule = Arc::new(is);
-        self.change(move |rules| rules.disconnected = Some(rule))
+        self.change(|rules| rules.disconnected = Some(of_type(is)))
     }
 }
 
@@ -378,8 +372,7 @@ impl HttpLayer {
     /// let layer = cache.http_layer().cache_posts(|parts| parts.uri.path() == "/search");
     /// ```
     pub fn cache_posts(self, are: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
-        let rule: PostRule = Arc::new(are);
-        self.change(move |rules| rules.posts = Some(rule))
+        self.change(|rules| rules.posts = Some(Arc::new(are)))
     }
 
     /// Sets the key of the body of a POST that [`cache_posts`](Self::cache_posts) has chosen.
@@ -416,9 +409,11 @@ impl HttpLayer {
         self,
         key: impl Fn(&Parts, &Bytes) -> Option<K> + Send + Sync + 'static,
     ) -> Self {
-        let rule: PostKeyRule =
-            Arc::new(move |parts, body| key(parts, body).map(|key| KeyBuf::of(&key)));
-        self.change(move |rules| rules.post_key = Some(rule))
+        self.change(|rules| {
+            let key =
+                move |parts: &Parts, body: &Bytes| key(parts, body).map(|key| KeyBuf::of(&key));
+            rules.post_key = Some(Arc::new(key));
+        })
     }
 }
 
@@ -461,8 +456,7 @@ impl HttpLayer {
         self,
         rule: impl Fn(&request::Parts, Option<&response::Parts>) -> bool + Send + Sync + 'static,
     ) -> Self {
-        let rule: WriteRule = Arc::new(rule);
-        self.change(move |rules| rules.invalidates = Some(rule))
+        self.change(|rules| rules.invalidates = Some(Arc::new(rule)))
     }
 
     /// Sets which errors of the service, of type `E`, say that it has received nothing of the
@@ -485,9 +479,7 @@ impl HttpLayer {
     /// # drop(layer);
     /// ```
     pub fn unsent<E: 'static>(self, is: impl Fn(&E) -> bool + Send + Sync + 'static) -> Self {
-        let is = move |error: &dyn Any| error.downcast_ref().is_some_and(&is);
-        let rule: DisconnectedRule = Arc::new(is);
-        self.change(move |rules| rules.unsent = Some(rule))
+        self.change(|rules| rules.unsent = Some(of_type(is)))
     }
 }
 
@@ -500,9 +492,13 @@ impl HttpLayer {
         self,
         response: impl Fn(&Refusal) -> Response<Bytes> + Send + Sync + 'static,
     ) -> Self {
-        let rule: RefusalRule = Arc::new(response);
-        self.change(move |rules| rules.refusal = Some(rule))
+        self.change(|rules| rules.refusal = Some(Arc::new(response)))
     }
+}
+
+/// A rule for errors of one type.
+fn of_type<E: 'static>(is: impl Fn(&E) -> bool + Send + Sync + 'static) -> ServiceErrorRule {
+    Arc::new(move |error: &dyn Any| error.downcast_ref().is_some_and(&is))
 }
 
 fn forget<T: Send + Sync + 'static>(extensions: &mut Extensions) {

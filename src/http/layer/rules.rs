@@ -22,10 +22,9 @@ use crate::http::rules::key::key_start;
 use crate::key::KeyBuf;
 
 pub(super) type KeyRule = Arc<dyn Fn(&Parts, &mut KeyBuf) -> bool + Send + Sync>;
-pub(super) type BypassRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
-pub(super) type DisconnectedRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
+pub(super) type RequestRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
+pub(super) type ServiceErrorRule = Arc<dyn Fn(&dyn Any) -> bool + Send + Sync>;
 pub(super) type RefusalRule = Arc<dyn Fn(&Refusal) -> Response<Bytes> + Send + Sync>;
-pub(super) type PostRule = Arc<dyn Fn(&Parts) -> bool + Send + Sync>;
 pub(super) type PostKeyRule = Arc<dyn Fn(&Parts, &Bytes) -> Option<KeyBuf> + Send + Sync>;
 pub(super) type ClientRule = Arc<dyn Fn(&Parts) -> Option<ClientKey> + Send + Sync>;
 pub(super) type WriteRule =
@@ -49,23 +48,23 @@ pub(crate) struct Rules {
     /// Counts what was not stored for credentials beside an identity, until something is stored.
     pub(in crate::http) identity_watch: Arc<HintWatch<20>>,
     /// Each sends requests past the cache.
-    pub(in crate::http) bypass: Vec<BypassRule>,
+    pub(in crate::http) bypass: Vec<RequestRule>,
     /// Which client a request is of.
     pub(in crate::http) client: Option<ClientRule>,
     /// The places for requests that are forwarded outside of flights, if they are bounded.
     pub(in crate::http) forwarded: Option<ForwardBound>,
     /// Which errors of the service say that it was not reached.
-    pub(in crate::http) disconnected: Option<DisconnectedRule>,
+    pub(in crate::http) disconnected: Option<ServiceErrorRule>,
     /// Which errors of the service say that it has received nothing.
-    pub(in crate::http) unsent: Option<DisconnectedRule>,
+    pub(in crate::http) unsent: Option<ServiceErrorRule>,
     /// Which writes invalidate; all without it.
-    pub(super) invalidates: Option<WriteRule>,
+    pub(in crate::http) invalidates: Option<WriteRule>,
     /// A `fn() -> Q` for the request bodies of one type.
     pub(in crate::http) empty_body: Option<Arc<dyn Any + Send + Sync>>,
     /// A `fn(RequestBody<Q>) -> Q` for the same.
     pub(in crate::http) request_body: Option<Arc<dyn Any + Send + Sync>>,
     /// Which POSTs change nothing, by their heads.
-    pub(in crate::http) posts: Option<PostRule>,
+    pub(in crate::http) posts: Option<RequestRule>,
     /// The key of their bodies; `None` for those that may change something.
     pub(in crate::http) post_key: Option<PostKeyRule>,
     pub(in crate::http) refusal: Option<RefusalRule>,
@@ -107,17 +106,6 @@ impl Rules {
         !have_rules
             && self.forgets.len() == other.forgets.len()
             && self.config.shares_like(&other.config)
-    }
-
-    /// Returns whether the service has received nothing of the request that it failed with
-    /// `error`.
-    pub(in crate::http) fn is_unsent<E: 'static>(&self, error: &E) -> bool {
-        self.unsent.as_ref().is_some_and(|is| is(error))
-    }
-
-    /// Returns whether the application decides which writes invalidate.
-    pub(in crate::http) fn chooses_writes(&self) -> bool {
-        self.invalidates.is_some()
     }
 
     /// Returns whether a write invalidates that touches its resource, or may have done so.

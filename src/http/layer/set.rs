@@ -25,6 +25,9 @@ macro_rules! begin_with {
                         put!(rules, value, $name [$($default)?]);
                     }
                 )+)+
+                // What the file names as a credential is one, whatever else it takes out.
+                let replaced = settings.replace_credential_headers.clone();
+                rules.credential_headers(replaced.unwrap_or_default());
             }
         }
     };

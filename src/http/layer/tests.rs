@@ -149,7 +149,7 @@ fn a_layer_begins_with_what_the_file_says() {
     assert!(!config.cookie_is_credential && !config.invalidate_other_scheme);
     let is_credential = |name: &'static str| config.is_credential(&name.parse().expect("a name"));
     assert!(is_credential("x-user-id") && is_credential("authorization"));
-    assert!(!is_credential("x-key") && !is_credential("x-api-key"));
+    assert!(is_credential("x-key") && !is_credential("x-api-key"));
     assert!(layer.rules().forwarded.is_some());
 }
 

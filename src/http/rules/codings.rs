@@ -42,20 +42,7 @@ pub(crate) enum Coding {
 }
 
 impl Coding {
-    const ALL: [Self; 10] = [
-        Self::Dcz,
-        Self::Dcb,
-        Self::Br,
-        Self::Zstd,
-        Self::Gzip,
-        Self::Deflate,
-        Self::Compress,
-        Self::Plain,
-        Self::Bare,
-        Self::Other,
-    ];
-
-    /// The preferred ones first. A response without a coding although `gzip` was accepted is
+    /// All of them, the preferred ones first. A response without a coding although `gzip` was accepted is
     /// older than a coded one, unless the set says otherwise.
     const IN_ORDER: [Self; 10] = [
         Self::Dcz,
@@ -122,7 +109,7 @@ impl Coding {
 
     #[cfg(feature = "remote")]
     pub(crate) fn from_wire(byte: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(byte)).copied()
+        Self::IN_ORDER.into_iter().find(|coding| coding.as_byte() == byte)
     }
 
     pub(crate) const fn as_byte(self) -> u8 {
@@ -141,7 +128,7 @@ impl Codings {
         Self(Coding::Gzip.bit() | Coding::Deflate.bit() | Coding::Br.bit() | Coding::Zstd.bit());
     /// Says of a set that [`Coding::Plain`] comes first.
     const PLAIN_FIRST: u16 = 1 << 15;
-    const ALL: Self = Self((1 << Coding::ALL.len()) - 1);
+    const ALL: Self = Self((1 << Coding::IN_ORDER.len()) - 1);
 
     fn contains(self, coding: Coding) -> bool {
         self.0 & coding.bit() != 0
@@ -172,7 +159,7 @@ impl Codings {
 
     /// Returns whether one of them is that of a coded body.
     pub(crate) fn has_coded(self) -> bool {
-        Coding::ALL.into_iter().any(|coding| coding.is_coded() && self.contains(coding))
+        Coding::IN_ORDER.into_iter().any(|coding| coding.is_coded() && self.contains(coding))
     }
 
     pub(crate) fn has_all_of(self, other: Self) -> bool {

@@ -1,7 +1,7 @@
 //! The content of a request, as a part of its key (RFC 10008, 2.7).
 
 use bytes::Bytes;
-use http::header::{self, HeaderName};
+use http::header::{self, HeaderMap, HeaderName};
 use http::{Method, request::Parts};
 
 use crate::key::KeyBuf;
@@ -32,11 +32,7 @@ impl RequestContent {
     pub(crate) fn of(parts: &Parts, bytes: Bytes, own: Option<&KeyBuf>) -> Self {
         let mut key = KeyBuf::new();
         key.push_part(parts.method.as_str().as_bytes());
-        for name in &METADATA {
-            let values = parts.headers.get_all(name);
-            key.push(&(values.iter().count() as u64).to_be_bytes());
-            values.iter().for_each(|value| key.push_part(value.as_bytes()));
-        }
+        push_values(&mut key, &parts.headers, &METADATA);
         match own {
             Some(own) => key.push_part(&[b"k", own.as_bytes()].concat()),
             None => key.push_part(&[b"b", &blake3::hash(&bytes).as_bytes()[..]].concat()),
@@ -60,9 +56,12 @@ impl RequestContent {
     }
 }
 
-impl std::fmt::Debug for RequestContent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("RequestContent").field("bytes", &self.bytes.len()).finish_non_exhaustive()
+/// Appends the values of fields, and how many there are of each.
+pub(crate) fn push_values(key: &mut KeyBuf, headers: &HeaderMap, names: &[HeaderName]) {
+    for name in names {
+        let values = headers.get_all(name);
+        key.push(&(values.iter().count() as u64).to_be_bytes());
+        values.iter().for_each(|value| key.push_part(value.as_bytes()));
     }
 }
 

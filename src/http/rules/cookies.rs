@@ -2,27 +2,15 @@
 
 use http::header::{self, HeaderMap, HeaderValue};
 
-/// The names of cookies that are taken out of requests.
+/// The names of cookies that are taken out of requests: a name, or the beginning of names before
+/// a `*` at its end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct IgnoredCookies(Vec<CookieName>);
-
-/// A name, or the beginning of names before a `*` at its end.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct CookieName(Box<str>);
-
-impl CookieName {
-    fn names(&self, name: &[u8]) -> bool {
-        match self.0.strip_suffix('*') {
-            Some(start) => name.starts_with(start.as_bytes()),
-            None => name == self.0.as_bytes(),
-        }
-    }
-}
+pub(crate) struct IgnoredCookies(Vec<String>);
 
 impl IgnoredCookies {
     /// Adds names that were checked.
     pub(crate) fn add(&mut self, names: impl IntoIterator<Item = String>) {
-        self.0.extend(names.into_iter().map(|name| CookieName(name.into())));
+        self.0.extend(names);
     }
 
     #[inline]
@@ -31,7 +19,10 @@ impl IgnoredCookies {
     }
 
     fn has(&self, name: &[u8]) -> bool {
-        self.0.iter().any(|own| own.names(name))
+        self.0.iter().any(|own| match own.strip_suffix('*') {
+            Some(start) => name.starts_with(start.as_bytes()),
+            None => name == own.as_bytes(),
+        })
     }
 
     /// Returns whether a piece between two semicolons is a cookie to ignore. One without `=`

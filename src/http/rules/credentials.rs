@@ -5,7 +5,7 @@ use std::ops::BitOr;
 use http::header::{self, HeaderName};
 
 /// A set of kinds of credentials.
-#[derive(Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Credentials(u8);
 
 impl Credentials {
@@ -61,17 +61,5 @@ impl BitOr for Credentials {
 
     fn bitor(self, other: Self) -> Self {
         Self(self.0 | other.0)
-    }
-}
-
-impl std::fmt::Debug for Credentials {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let named = [
-            (Self::AUTHORIZATION, "authorization"),
-            (Self::COOKIE, "cookie"),
-            (Self::OTHER, "other"),
-        ];
-        let present = named.iter().filter(|(kind, _)| self.contains(*kind));
-        f.debug_set().entries(present.map(|(_, name)| name)).finish()
     }
 }

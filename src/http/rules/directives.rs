@@ -3,7 +3,7 @@
 
 use http::header::{self, HeaderMap, HeaderName};
 
-use crate::http::rules::members::{Argument, Directive, Members};
+use crate::http::rules::members::{Argument, Directive, Members, number};
 
 /// Numbers of seconds beyond this one mean this one (RFC 9111, 1.2.2).
 pub(crate) const MAX_SECONDS: u32 = 1 << 31;
@@ -107,8 +107,10 @@ macro_rules! directives {
             /// Returns the flag with this name, and how it counts.
             pub(super) fn flag_named(&mut self, name: &[u8]) -> Option<(FlagRule, &mut bool)> {
                 Some(match name {
-                    $(_ if name == $flag_name.as_bytes() => (FlagRule::$rule, &mut self.$flag),)+
-                    $(_ if name == $more_name.as_bytes() => {
+                    $(_ if name.eq_ignore_ascii_case($flag_name.as_bytes()) => {
+                        (FlagRule::$rule, &mut self.$flag)
+                    })+
+                    $(_ if name.eq_ignore_ascii_case($more_name.as_bytes()) => {
                         (FlagRule::$more_rule, &mut self.$more)
                     })*
                     _ => return None,
@@ -125,7 +127,7 @@ macro_rules! directives {
         impl Numbers {
             pub(super) fn named(&mut self, name: &[u8]) -> Option<&mut Lifetime> {
                 Some(match name {
-                    $(_ if name == $number_name.as_bytes() => &mut self.$number,)+
+                    $(_ if name.eq_ignore_ascii_case($number_name.as_bytes()) => &mut self.$number,)+
                     _ => return None,
                 })
             }
@@ -171,18 +173,6 @@ directives! {
     more_flags {}
 }
 
-/// The length of the longest name of a directive that we know.
-const LONGEST_NAME: usize = {
-    let (mut longest, mut at) = (0, 0);
-    while at < NAMES.len() {
-        if NAMES[at].len() > longest {
-            longest = NAMES[at].len();
-        }
-        at += 1;
-    }
-    longest
-};
-
 impl Directives {
     /// Returns whether the response may ever be served stale.
     ///
@@ -219,7 +209,7 @@ pub(crate) struct DirectiveSet {
 
 /// Reads `Cache-Control` as a shared cache.
 pub(crate) fn parse(headers: &HeaderMap) -> DirectiveSet {
-    let mut reading = Reading::of(headers);
+    let mut reading = DirectiveReader::of(headers);
     for line in headers.get_all(header::CACHE_CONTROL) {
         for member in Members::of(line.as_bytes()) {
             match member {
@@ -233,7 +223,7 @@ pub(crate) fn parse(headers: &HeaderMap) -> DirectiveSet {
 
 impl Numbers {
     /// RFC 9111, 5.2.2.10: `s-maxage` overrides, valid or not.
-    pub(super) fn weigh(self, said: &mut Directives) {
+    fn weigh(self, said: &mut Directives) {
         said.has_s_maxage = self.s_maxage != Lifetime::Unsaid;
         said.lifetime = if said.has_s_maxage { self.s_maxage } else { self.max_age };
         said.stale_while_revalidate = self.stale_while_revalidate.window();
@@ -241,54 +231,39 @@ impl Numbers {
     }
 }
 
-struct Reading<'a> {
-    headers: &'a HeaderMap,
-    parsed: DirectiveSet,
-    numbers: Numbers,
+/// The members of a field that were read so far.
+pub(super) struct DirectiveReader<'a> {
+    pub(super) headers: &'a HeaderMap,
+    pub(super) parsed: DirectiveSet,
+    pub(super) numbers: Numbers,
 }
 
-impl<'a> Reading<'a> {
-    fn of(headers: &'a HeaderMap) -> Self {
+impl<'a> DirectiveReader<'a> {
+    pub(super) fn of(headers: &'a HeaderMap) -> Self {
         Self { headers, parsed: DirectiveSet::default(), numbers: Numbers::default() }
     }
 
-    fn take(&mut self, directive: &Directive<'_>) {
-        let mut lower = [0; LONGEST_NAME];
-        let Some(name) = lower.get_mut(..directive.name.len()) else { return };
-        name.copy_from_slice(directive.name);
-        name.make_ascii_lowercase();
-        self.take_flag(name, &directive.argument);
-        self.take_number(name, &directive.argument);
-    }
-
-    fn take_flag(&mut self, name: &[u8], argument: &Argument<'_>) {
+    fn take(&mut self, Directive { name, argument }: &Directive<'_>) {
         let DirectiveSet { directives: said, withheld } = &mut self.parsed;
-        let Some((rule, flag)) = said.flag_named(name) else { return };
-        *flag |= match rule {
-            FlagRule::Forbids | FlagRule::Restricts => true,
-            FlagRule::NamesFields => !withhold(argument, self.headers, withheld),
-            FlagRule::Permits => *argument == Argument::None,
-        };
-    }
-
-    fn take_number(&mut self, name: &[u8], argument: &Argument<'_>) {
         if let Some(number) = self.numbers.named(name) {
             *number = number.and(Lifetime::read(argument));
+        } else if let Some((rule, flag)) = said.flag_named(name) {
+            *flag |= match rule {
+                FlagRule::Forbids | FlagRule::Restricts => true,
+                FlagRule::NamesFields => !withhold(argument, self.headers, withheld),
+                FlagRule::Permits => *argument == Argument::None,
+            };
         }
     }
 
-    fn finish(mut self) -> DirectiveSet {
+    pub(super) fn finish(mut self) -> DirectiveSet {
         self.numbers.weigh(&mut self.parsed.directives);
-        tidy(&mut self.parsed.withheld);
+        // Each once. Not before all are there: a field may name very many, a few at a time.
+        let withheld = &mut self.parsed.withheld;
+        withheld.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
+        withheld.dedup();
         self.parsed
     }
-}
-
-/// Puts names in order, each once. Done when all are there: a field may name
-/// very many, a few at a time.
-pub(super) fn tidy(withheld: &mut Vec<HeaderName>) {
-    withheld.sort_unstable_by(|a, b| a.as_str().cmp(b.as_str()));
-    withheld.dedup();
 }
 
 /// Notes the fields named in an argument. Anything else, such as a name that
@@ -328,11 +303,11 @@ fn is_indispensable(name: &HeaderName) -> bool {
 
 /// Reads `delta-seconds` (RFC 9111, 1.2.2).
 pub(crate) fn seconds(text: &[u8]) -> Option<u32> {
-    if text.is_empty() || !text.iter().all(u8::is_ascii_digit) {
-        return None;
-    }
-    let add = |sum: u32, digit: &u8| sum.saturating_mul(10).saturating_add(u32::from(digit - b'0'));
-    Some(text.iter().fold(0, add).min(MAX_SECONDS))
+    number(text).map(bounded)
+}
+
+pub(super) fn bounded(seconds: u64) -> u32 {
+    u32::try_from(seconds).map_or(MAX_SECONDS, |seconds| seconds.min(MAX_SECONDS))
 }
 
 #[cfg(test)]

@@ -116,27 +116,12 @@ impl FieldNames {
 
     /// Adds a name or a pattern; returns whether `text` is one.
     pub(crate) fn add(&mut self, text: &str) -> bool {
-        let Some(pattern) = Pattern::parse(text) else { return false };
-        let (start, is_name) = match &pattern {
-            Pattern::Name(name) => (name.as_str(), true),
-            Pattern::Start(start) => (&**start, false),
-        };
-        let Trait { length, letter } = Trait::of(start);
-        // Names that a short start begins may have any third letter.
-        let letters = if is_name || start.len() > 2 { letter } else { u32::MAX };
-        let last = if is_name { length } else { LENGTHS - 1 };
-        for place in &mut self.filter[length..=last] {
-            *place |= letters;
-        }
-        self.push(pattern, Rule::In);
-        true
+        Pattern::parse(text).map(|pattern| self.push(pattern, Rule::In)).is_some()
     }
 
     /// Takes a name or a pattern out; returns whether `text` is one.
     pub(crate) fn exempt(&mut self, text: &str) -> bool {
-        let Some(pattern) = Pattern::parse(text) else { return false };
-        self.push(pattern, Rule::Out);
-        true
+        Pattern::parse(text).map(|pattern| self.push(pattern, Rule::Out)).is_some()
     }
 
     /// Takes out what was put into `others`.
@@ -150,13 +135,17 @@ impl FieldNames {
     }
 
     fn push(&mut self, pattern: Pattern, rule: Rule) {
-        let lengths = match &pattern {
-            Pattern::Name(name) => {
-                let length = Trait::of(name.as_str()).length;
-                length..=length
-            }
-            Pattern::Start(start) => Trait::of(start).length..=LENGTHS - 1,
+        let (start, is_name) = match &pattern {
+            Pattern::Name(name) => (name.as_str(), true),
+            Pattern::Start(start) => (&**start, false),
         };
+        let Trait { length, letter } = Trait::of(start);
+        let lengths = length..=if is_name { length } else { LENGTHS - 1 };
+        // Names that a short start begins may have any third letter.
+        let letters = if is_name || start.len() > 2 { letter } else { u32::MAX };
+        if rule == Rule::In {
+            self.filter[lengths.clone()].iter_mut().for_each(|place| *place |= letters);
+        }
         let at = self.rules.len();
         self.by_length[lengths].iter_mut().for_each(|rules| rules.push(at));
         self.rules.push((pattern, rule));

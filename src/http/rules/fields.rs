@@ -36,19 +36,22 @@ pub(crate) fn loses_indispensable(headers: &HeaderMap) -> bool {
     })
 }
 
+/// Fields that concern one connection, whatever `Connection` says.
+pub(crate) const HOP_BY_HOP: [HeaderName; 7] = [
+    header::CONNECTION,
+    HeaderName::from_static("keep-alive"),
+    HeaderName::from_static("proxy-connection"),
+    header::TE,
+    header::TRAILER,
+    header::TRANSFER_ENCODING,
+    header::UPGRADE,
+];
+
 fn strip_connection(headers: &mut HeaderMap, is_removed: impl Fn(&HeaderName) -> bool) {
     for name in named_in_connection(headers).into_iter().filter(is_removed) {
         headers.remove(name);
     }
-    for name in [
-        header::CONNECTION,
-        HeaderName::from_static("keep-alive"),
-        HeaderName::from_static("proxy-connection"),
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-    ] {
+    for name in HOP_BY_HOP {
         headers.remove(name);
     }
 }
@@ -237,12 +240,6 @@ impl HitStatus {
     #[cold]
     fn write(&self, ttl_secs: u64) -> HeaderValue {
         cache_status_hit(&self.name, ttl_secs.try_into().unwrap_or(i64::MAX))
-    }
-}
-
-impl std::fmt::Debug for HitStatus {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("HitStatus").field(&self.name).finish()
     }
 }
 

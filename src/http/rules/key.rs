@@ -139,26 +139,20 @@ fn push_vary(key: &mut KeyBuf, names: &[HeaderName]) {
 /// out.
 #[inline]
 pub(super) fn push_resource(key: &mut KeyBuf, uri: &Uri, query: Option<&[String]>) {
-    match (query, uri.query()) {
-        (Some(allow), Some(query)) => {
-            let mut resource = SmallVec::<[u8; 128]>::from_slice(path(uri).as_bytes());
-            push_kept(&mut resource, query, allow);
-            key.push_part(&resource);
-        }
-        // No path is not the root: the service sees it.
-        _ => key.push_part(uri.path_and_query().map_or("", PathAndQuery::as_str).as_bytes()),
-    }
+    with_resource(uri, query, |resource| key.push_part(resource));
 }
 
 /// Returns what [`push_resource`] appends.
 pub(crate) fn resource(uri: &Uri, query: Option<&[String]>) -> Vec<u8> {
+    with_resource(uri, query, <[u8]>::to_vec)
+}
+
+#[inline]
+fn with_resource<T>(uri: &Uri, query: Option<&[String]>, take: impl FnOnce(&[u8]) -> T) -> T {
     match (query, uri.query()) {
-        (Some(allow), Some(query)) => {
-            let mut resource = SmallVec::<[u8; 128]>::from_slice(path(uri).as_bytes());
-            push_kept(&mut resource, query, allow);
-            resource.into_vec()
-        }
-        _ => uri.path_and_query().map_or("", PathAndQuery::as_str).into(),
+        (Some(allow), Some(query)) => take(&kept(uri, query, allow)),
+        // No path is not the root: the service sees it.
+        _ => take(uri.path_and_query().map_or("", PathAndQuery::as_str).as_bytes()),
     }
 }
 
@@ -174,21 +168,22 @@ fn has_many_parameters(uri: &Uri) -> bool {
 /// handler must not see.
 pub(crate) fn unkey_query(uri: &Uri, allow: &[String]) -> Uri {
     let Some(query) = uri.query() else { return uri.clone() };
-    let mut resource = SmallVec::<[u8; 128]>::from_slice(path(uri).as_bytes());
-    push_kept(&mut resource, query, allow);
     let mut parts = uri.clone().into_parts();
-    let kept = PathAndQuery::try_from(&resource[..]);
+    let kept = PathAndQuery::try_from(&kept(uri, query, allow)[..]);
     parts.path_and_query = Some(kept.expect("a query without some parameters is a query"));
     Uri::from_parts(parts).expect("only the query of a valid URI was replaced")
 }
 
-fn push_kept(out: &mut SmallVec<[u8; 128]>, query: &str, allow: &[String]) {
+/// Returns the path, and the parameters that count.
+fn kept(uri: &Uri, query: &str, allow: &[String]) -> SmallVec<[u8; 128]> {
+    let mut out = SmallVec::from_slice(path(uri).as_bytes());
     let name = |parameter: &str| parameter.find('=').unwrap_or(parameter.len());
     let kept = query.split('&').filter(|p| allow.iter().any(|a| a == &p[..name(p)]));
     for (i, parameter) in kept.enumerate() {
         out.push(if i == 0 { b'?' } else { b'&' });
         out.extend_from_slice(parameter.as_bytes());
     }
+    out
 }
 
 pub(crate) fn path(uri: &Uri) -> &str {

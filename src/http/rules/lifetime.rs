@@ -3,23 +3,24 @@
 use std::time::{Duration, SystemTime};
 
 use http::StatusCode;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::http::cache_for::CacheFor;
 use crate::http::config::HttpConfig;
+use crate::http::rules::conditions::only_date;
 use crate::http::rules::date;
-use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS, seconds};
+use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS, bounded, seconds};
 
-/// The source of a response's lifetime.
+/// The source of a response's lifetime. Stored responses have its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Source {
-    CacheFor,
+    CacheFor = 0,
     /// A directive, in whichever field, or `Expires`.
-    Origin,
+    Origin = 1,
     /// The layer's ttl.
-    Layer,
+    Layer = 2,
     /// `Last-Modified`, by a rule of thumb (RFC 9111, 4.2.2).
-    Heuristic,
+    Heuristic = 3,
 }
 
 /// How long a response may be used.
@@ -94,7 +95,7 @@ pub(crate) fn terms(
 /// The lifetime that handler or origin chose.
 fn chosen(directives: &Directives, cache_for: Option<&CacheFor>) -> Option<(Source, Duration)> {
     if let Some(cache_for) = cache_for {
-        return Some((Source::CacheFor, cache_for.ttl()));
+        return Some((Source::CacheFor, cache_for.ttl));
     }
     match directives.lifetime {
         Lifetime::Seconds(n) => Some((Source::Origin, Duration::from_secs(n.into()))),
@@ -154,7 +155,7 @@ pub(crate) fn expires(headers: &HeaderMap, received: SystemTime) -> Lifetime {
     };
     let date = valid_date(headers, received).unwrap_or(received);
     let seconds = date::epoch_seconds(expires).saturating_sub(date::epoch_seconds(date));
-    Lifetime::Seconds(u32::try_from(seconds).map_or(MAX_SECONDS, |n| n.min(MAX_SECONDS)))
+    Lifetime::Seconds(bounded(seconds))
 }
 
 /// The stale windows: for each, the response's own word, else the layer's.
@@ -169,7 +170,7 @@ fn windows(
         // It sets lifetimes, and so windows; `s-maxage` is still obeyed.
         Some(cache_for) => {
             let allowed = directives.allows_our_window();
-            (cache_for.stale_window(), cache_for.error_window(), allowed)
+            (cache_for.stale_for, cache_for.stale_if_error, allowed)
         }
         None => (
             whole(directives.stale_while_revalidate),
@@ -226,21 +227,11 @@ pub(crate) fn valid_date(headers: &HeaderMap, now: SystemTime) -> Option<SystemT
     only_date(headers, &header::DATE, now)
 }
 
-/// Returns the date in a field that stands there once and is valid.
-pub(crate) fn only_date(
-    headers: &HeaderMap,
-    name: &HeaderName,
-    now: SystemTime,
-) -> Option<SystemTime> {
-    let mut lines = headers.get_all(name).iter();
-    let (line, second) = (lines.next()?, lines.next());
-    date::parse(line.as_bytes(), now).filter(|_| second.is_none())
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
     use crate::http::rules::targeted::governing;
+    use http::HeaderName;
     use proptest::prelude::*;
     use std::time::UNIX_EPOCH;
 

@@ -97,6 +97,13 @@ fn split_run(text: &[u8], belongs: impl Fn(u8) -> bool) -> (&[u8], &[u8]) {
     text.split_at(text.iter().position(|&b| !belongs(b)).unwrap_or(text.len()))
 }
 
+/// Reads a number; one that is too large is the largest.
+pub(super) fn number(digits: &[u8]) -> Option<u64> {
+    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
+    let add = |n: u64, b: &u8| n.saturating_mul(10).saturating_add(u64::from(b - b'0'));
+    is_number.then(|| digits.iter().fold(0, add))
+}
+
 pub(super) fn is_token(b: u8) -> bool {
     b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b)
 }

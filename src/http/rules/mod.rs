@@ -13,7 +13,7 @@
 //! |---|---|---|
 //! | what is to be done with this request? | `request::classify` | `Class` |
 //! | what names its entries? | `key` | the primary key |
-//! | may this response be stored, and for whom? | `storable::judge` | `Decision`, `Plan` |
+//! | may this response be stored, and for whom? | `ResponseFacts::judge` | `Plan`, `DeclineReason` |
 //! | how long is it fresh? | `lifetime::terms` | `Terms` |
 //! | which stored variant does a request select? | `vary` | `Fingerprint` |
 //! | may this stored response answer this request? | `storable::may_answer` | yes or no |

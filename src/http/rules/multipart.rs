@@ -1,14 +1,10 @@
 //! Several parts of a body in one response (RFC 9110, 14.6).
 
-use std::fmt::Write as _;
-use std::hash::{BuildHasher, RandomState};
-use std::sync::LazyLock;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::http::rules::range::Part;
+use crate::lease::grant::Token;
 
 /// The parts of one `multipart/byteranges` body, each with its head.
 ///
@@ -82,17 +78,9 @@ impl Multipart {
     }
 }
 
-/// Makes a text that no content can be made to contain: it depends on keys that this process
-/// alone knows, and is used once.
+/// Makes a text that no content can be made to contain: it is random, and used once.
 fn boundary() -> String {
-    static KEYS: LazyLock<[RandomState; 2]> = LazyLock::new(Default::default);
-    static NUMBER: AtomicU64 = AtomicU64::new(0);
-    let number = NUMBER.fetch_add(1, Ordering::Relaxed);
-    KEYS.iter().fold(String::with_capacity(32), |mut text, keys| {
-        // Writing to a string never fails.
-        let _ = write!(text, "{:016x}", keys.hash_one(number));
-        text
-    })
+    Token::random().to_string()
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::http::rules::conditions::{EntityTag, entity_tag, only, only_date, unquoted_tag};
+use crate::http::rules::members::number;
 
 /// The longest `Range` that is read.
 const MAX_RANGE_BYTES: usize = 2 << 10;
@@ -220,12 +221,6 @@ fn read(range: &[u8]) -> Option<RangeRequest> {
             (first <= last).then_some(RangeRequest::From { first, last })
         }
     }
-}
-
-fn number(digits: &[u8]) -> Option<u64> {
-    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    let add = |n: u64, b: &u8| n.saturating_mul(10).saturating_add(u64::from(b - b'0'));
-    is_number.then(|| digits.iter().fold(0, add))
 }
 
 /// Returns whether what the client has a part of is this response (RFC 9110,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use http::header::{self, HeaderMap};
 
-use crate::http::rules::members::{Directive, Members};
+use crate::http::rules::members::{Directive, Members, number};
 use crate::http::rules::request::is_too_long;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +45,8 @@ impl Demand {
 
     fn take(&mut self, directive: &Directive<'_>) {
         let is = |name: &str| directive.name.eq_ignore_ascii_case(name.as_bytes());
-        let seconds = || seconds(directive.argument.bytes()?);
+        // What is no number says nothing.
+        let seconds = || number(directive.argument.bytes()?).map(Duration::from_secs);
         if is("no-cache") {
             self.no_cache = true;
         } else if is("max-age") {
@@ -97,13 +98,6 @@ pub(crate) fn pragma(headers: &HeaderMap) -> Demand {
 
 fn least(one: Option<Duration>, other: Option<Duration>) -> Option<Duration> {
     one.into_iter().chain(other).min()
-}
-
-/// Reads a number of seconds; what is none says nothing.
-fn seconds(digits: &[u8]) -> Option<Duration> {
-    let is_number = !digits.is_empty() && digits.iter().all(u8::is_ascii_digit);
-    let add = |n: u64, b: &u8| n.saturating_mul(10).saturating_add(u64::from(b - b'0'));
-    is_number.then(|| Duration::from_secs(digits.iter().fold(0, add)))
 }
 
 #[cfg(test)]

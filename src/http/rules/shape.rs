@@ -48,8 +48,8 @@ fn is_of_the_exchange(name: &HeaderName) -> bool {
 }
 
 impl Shape {
-    /// Returns the shape of a response for one request. Of a `body` that arrives at most one
-    /// part is cut out.
+    /// Returns the shape of a response for one request, and whether more of the body has to come
+    /// before it gets its part. Of a `body` that arrives at most one part is cut out.
     pub(crate) fn of(
         wishes: Wishes,
         request: &HeaderMap,
@@ -57,41 +57,26 @@ impl Shape {
         response: &HeaderMap,
         body: Option<&Content>,
         now: SystemTime,
-    ) -> Self {
+    ) -> (Self, bool) {
         if wishes.condition && status.is_success() && is_not_modified(request, response, now) {
-            return Self::NotModified;
+            return (Self::NotModified, false);
         }
-        let body = body.filter(|_| wishes.range && status == StatusCode::OK);
-        let Some(body) = body else { return Self::Whole };
-        match (cut(request, response, body.length_so_far(), now), body.length()) {
+        if !wishes.range || status != StatusCode::OK {
+            return (Self::Whole, false);
+        }
+        let length = body.map_or(Length::AtLeast(0), Content::length_so_far);
+        let is_whole = body.is_some_and(|body| body.whole().is_some());
+        let shape = match (cut(request, response, length, now), length) {
             (Cut::Part(part), _) => Self::Part(part),
-            (Cut::Parts(parts), Some(length)) if body.whole().is_some() => {
+            (Cut::Parts(parts), Length::Known(length)) if is_whole => {
                 Multipart::of(parts, response, length)
                     .map_or(Self::Whole, |parts| Self::Parts(Box::new(parts)))
             }
-            (Cut::Unsatisfiable, Some(length)) => Self::Unsatisfiable(length),
-            (Cut::Whole | Cut::Parts(_) | Cut::Unsatisfiable | Cut::Later, _) => Self::Whole,
-        }
-    }
-
-    /// Returns whether more of the body has to come before a request gets its part of it.
-    pub(crate) fn comes_later(
-        wishes: Wishes,
-        request: &HeaderMap,
-        status: StatusCode,
-        response: &HeaderMap,
-        body: Option<&Content>,
-        now: SystemTime,
-    ) -> bool {
-        let shape = Self::of(wishes, request, status, response, body, now);
-        if shape != Self::Whole || !wishes.range || status != StatusCode::OK {
-            return false;
-        }
-        let length = body.map_or(Length::AtLeast(0), Content::length_so_far);
-        match cut(request, response, length, now) {
-            Cut::Parts(_) => body.is_none_or(|body| body.whole().is_none()),
-            cut => cut == Cut::Later,
-        }
+            (Cut::Unsatisfiable, Length::Known(length)) => Self::Unsatisfiable(length),
+            (Cut::Parts(_) | Cut::Later, _) => return (Self::Whole, true),
+            (Cut::Whole | Cut::Unsatisfiable, _) => Self::Whole,
+        };
+        (shape, false)
     }
 
     #[inline]
@@ -218,6 +203,7 @@ mod tests {
             Some(&Content::Whole(Bytes::from_static(b"0123456789"))),
             now,
         )
+        .0
     }
 
     #[test]

@@ -26,16 +26,6 @@ const CACHE_GROUP_INVALIDATION: HeaderName = HeaderName::from_static("cache-grou
 /// The longest tag in a field, in bytes: what the services that have made these fields allow.
 const LONGEST_TAG: usize = 1024;
 
-/// Returns whether tags stand between commas in a field, and not between blanks; `None` for a
-/// field that has no tags.
-pub(crate) fn separates_by_comma(name: &HeaderName) -> Option<bool> {
-    match name.as_str() {
-        "cache-tag" | "edge-cache-tag" => Some(true),
-        "surrogate-key" | "xkey" => Some(false),
-        _ => None,
-    }
-}
-
 /// The scheme, the host and the port of a request, and the scope of the layer: groups of one
 /// name belong together within it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -89,8 +79,9 @@ pub(crate) fn tags(
 ) -> Result<Vec<Tag>, DeclineReason> {
     let mut tags = said.to_vec();
     for name in &config.tag_fields {
-        let is_separator: fn(&u8) -> bool = match separates_by_comma(name) {
-            Some(true) => |b| *b == b',',
+        let is_separator: fn(&u8) -> bool = match name.as_str() {
+            "cache-tag" | "edge-cache-tag" => |b| *b == b',',
+            // `Surrogate-Key` and `xkey`.
             _ => u8::is_ascii_whitespace,
         };
         for line in headers.get_all(name) {

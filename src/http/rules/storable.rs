@@ -6,16 +6,16 @@ use http::{Method, StatusCode, Uri, response::Parts};
 use crate::http::cache_for::CacheFor;
 use crate::http::config::HttpConfig;
 use crate::http::rules::codings::Coding;
-use crate::http::rules::conditions::has_tag;
+use crate::http::rules::conditions::{has_tag, only_date};
 pub(crate) use crate::http::rules::decline_reason::{DeclineReason, UnstoredReason};
 use crate::http::rules::directives::{DirectiveSet, Directives, Lifetime};
 use crate::http::rules::fields::loses_indispensable;
-use crate::http::rules::lifetime::{self, Source, Terms, Times, only_date};
+use crate::http::rules::lifetime::{self, Source, Terms, Times};
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
 use crate::http::rules::steering;
 use crate::http::rules::target::same_origin_target;
 use crate::http::rules::targeted;
-use crate::http::rules::vary::{self, Vary, VaryList};
+use crate::http::rules::vary::{self, VaryList};
 use crate::settings::layer::SetCookie;
 
 /// Different fields that a stored response may have, whatever their size. A
@@ -23,11 +23,7 @@ use crate::settings::layer::SetCookie;
 /// out of the store needs room for ours.
 const MOST_FIELDS: usize = 16_384;
 
-#[derive(Clone, Debug)]
-pub(crate) enum Decision {
-    Store(Plan),
-    Decline(DeclineReason),
-}
+pub(crate) type Decision = Result<Plan, DeclineReason>;
 
 /// How a response is stored.
 #[derive(Clone, Debug)]
@@ -74,116 +70,78 @@ impl Plan {
     }
 }
 
-/// Judges a response by its head.
-pub(crate) fn judge(
-    asked: &RequestFacts,
-    parts: &Parts,
-    declared_length: Option<u64>,
-    cache_for: Option<&CacheFor>,
-    config: &HttpConfig,
-    times: Times,
-) -> Decision {
-    let is_for_wave = false;
-    let response = Response { parts, declared_length, cache_for, config, times, is_for_wave };
-    response.judge(asked).map_or_else(Decision::Decline, Decision::Store)
-}
-
-/// Judges an error or a redirect without a lifetime: returns how the clients get it that wait for
-/// it, as if it were stored for no time at all. "Log in" and "forbidden" are for each client alone.
-pub(crate) fn judge_unstored(
-    asked: &RequestFacts,
-    parts: &Parts,
-    declared_length: Option<u64>,
-    cache_for: Option<&CacheFor>,
-    config: &HttpConfig,
-    times: Times,
-) -> Option<Plan> {
-    if matches!(parts.status.as_u16(), 401 | 403 | 407) {
-        return None;
-    }
-    if asked.method == RequestMethod::Head {
-        let (asked, parts) = as_get(asked, parts);
-        return judge_unstored(&asked, &parts, None, cache_for, config, times);
-    }
-    let is_for_wave = true;
-    let response = Response { parts, declared_length, cache_for, config, times, is_for_wave };
-    response.judge(asked).ok()
-}
-
-/// Judges the response to a HEAD, which is for other HEADs. Fields that describe the body count
-/// for nothing: there is none, however long the one of a GET would be.
-pub(crate) fn judge_head(
-    asked: &RequestFacts,
-    parts: &Parts,
-    cache_for: Option<&CacheFor>,
-    config: &HttpConfig,
-    times: Times,
-) -> Decision {
-    let (asked, parts) = as_get(asked, parts);
-    judge(&asked, &parts, None, cache_for, config, times)
-}
-
-/// Returns the response to a HEAD as one to a GET whose body is not described.
-fn as_get(asked: &RequestFacts, parts: &Parts) -> (RequestFacts, Parts) {
-    let mut parts = parts.clone();
-    for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TRAILER] {
-        parts.headers.remove(name);
-    }
-    (RequestFacts { method: RequestMethod::Get, ..*asked }, parts)
-}
-
-/// Judges the response to a POST, which may be stored for later GETs (RFC
-/// 9110, 9.3.3). `target` is the request's absolute URI.
-#[expect(clippy::too_many_arguments, reason = "all that is known of the exchange")]
-pub(crate) fn post_storable(
-    method: &Method,
-    credentials: Credentials,
-    target: &Uri,
-    parts: &Parts,
-    declared_length: Option<u64>,
-    cache_for: Option<&CacheFor>,
-    config: &HttpConfig,
-    times: Times,
-) -> Decision {
-    let mut locations = parts.headers.get_all(header::CONTENT_LOCATION).iter();
-    let location = locations.next().and_then(|value| same_origin_target(target, value));
-    let is_this = location.as_ref() == Some(target) && locations.next().is_none();
-    if method != Method::POST || !parts.status.is_success() || !is_this {
-        return Decision::Decline(DeclineReason::OtherResource);
-    }
-    let asked = RequestFacts { method: RequestMethod::Get, credentials };
-    match judge(&asked, parts, declared_length, cache_for, config, times) {
-        Decision::Store(_) if !credentials.is_anonymous() => {
-            Decision::Decline(DeclineReason::Credentials)
-        }
-        Decision::Store(plan) if !plan.explicit || !plan.is_shareable() => {
-            Decision::Decline(plan.why_not_shared())
-        }
-        decision => decision,
-    }
-}
-
 /// An extension of a response: a layer further in keeps it for its client.
 #[derive(Clone, Copy)]
 pub(crate) struct ForOneClient;
 
-struct Response<'a> {
-    parts: &'a Parts,
-    declared_length: Option<u64>,
-    cache_for: Option<&'a CacheFor>,
-    config: &'a HttpConfig,
-    times: Times,
-    /// Whether it is to be shared with the clients that wait, and not to be stored.
-    is_for_wave: bool,
+/// What is known of an exchange when the head of the response is there.
+#[derive(Clone, Copy)]
+pub(crate) struct ResponseFacts<'a> {
+    pub(crate) asked: &'a RequestFacts,
+    pub(crate) parts: &'a Parts,
+    /// As the body itself declares it.
+    pub(crate) length: Option<u64>,
+    pub(crate) cache_for: Option<&'a CacheFor>,
+    pub(crate) config: &'a HttpConfig,
+    pub(crate) times: Times,
 }
 
-impl Response<'_> {
-    fn judge(&self, asked: &RequestFacts) -> Result<Plan, DeclineReason> {
+impl ResponseFacts<'_> {
+    /// Judges a response by its head.
+    pub(crate) fn judge(self) -> Decision {
+        self.plan(false)
+    }
+
+    /// Judges an error or a redirect without a lifetime: returns how the clients get it that wait
+    /// for it, as if it were stored for no time at all. "Log in" and "forbidden" are for each
+    /// client alone.
+    pub(crate) fn judge_unstored(self) -> Option<Plan> {
+        match (self.parts.status.as_u16(), self.asked.method) {
+            (401 | 403 | 407, _) => None,
+            (_, RequestMethod::Head) => self.as_get(|it| it.judge_unstored()),
+            _ => self.plan(true).ok(),
+        }
+    }
+
+    /// Judges the response to a HEAD, which is for other HEADs. Fields that describe the body
+    /// count for nothing: there is none, however long the one of a GET would be.
+    pub(crate) fn judge_head(self) -> Decision {
+        self.as_get(|it| it.judge())
+    }
+
+    /// Judges the response to a HEAD as one to a GET whose body is not described.
+    fn as_get<T>(self, judge: impl FnOnce(ResponseFacts<'_>) -> T) -> T {
+        let mut parts = self.parts.clone();
+        for name in [header::CONTENT_LENGTH, header::TRANSFER_ENCODING, header::TRAILER] {
+            parts.headers.remove(name);
+        }
+        let asked = &RequestFacts { method: RequestMethod::Get, ..*self.asked };
+        judge(ResponseFacts { asked, parts: &parts, length: None, ..self })
+    }
+
+    /// Judges the response to a POST, which may be stored for later GETs (RFC
+    /// 9110, 9.3.3). `target` is the request's absolute URI.
+    pub(crate) fn judge_post(self, method: &Method, target: &Uri) -> Decision {
+        let mut locations = self.parts.headers.get_all(header::CONTENT_LOCATION).iter();
+        let location = locations.next().and_then(|value| same_origin_target(target, value));
+        let is_this = location.as_ref() == Some(target) && locations.next().is_none();
+        if method != Method::POST || !self.parts.status.is_success() || !is_this {
+            return Err(DeclineReason::OtherResource);
+        }
+        let plan = self.judge()?;
+        refuse_if(!self.asked.credentials.is_anonymous(), DeclineReason::Credentials)?;
+        refuse_if(!plan.explicit || !plan.is_shareable(), plan.why_not_shared())?;
+        Ok(plan)
+    }
+
+    /// A plan `is_for_wave` where the response is to be shared with the clients that wait, and
+    /// not to be stored.
+    fn plan(self, is_for_wave: bool) -> Decision {
         // Before anything is read that may be as large as it likes.
         self.check_fields()?;
         refuse_if(self.parts.extensions.get::<ForOneClient>().is_some(), DeclineReason::Nested)?;
         let DirectiveSet { directives, mut withheld } = self.governing();
-        self.check_status(asked)?;
+        self.check_status()?;
         self.check_directives(&directives)?;
         let can_be_validated = self.can_be_validated(&withheld);
         let only_validated = directives.no_cache;
@@ -191,15 +149,15 @@ impl Response<'_> {
         let length = self.check_body()?;
         let coding = Coding::of_response(&self.parts.headers);
         let vary = self.vary(coding)?;
-        let terms = self.terms(&directives)?;
+        let terms = self.terms(&directives, is_for_wave)?;
         let explicit = directives.is_explicit();
         let by_origin = explicit && terms.source == Source::Origin;
         let permits = self.permits(&directives, by_origin);
-        let strip_set_cookie = self.check_cookies(asked, &withheld, by_origin)?;
-        if !permits.contains(asked.credentials) {
+        let strip_set_cookie = self.check_cookies(&withheld, by_origin)?;
+        if !permits.contains(self.asked.credentials) {
             return Err(DeclineReason::Credentials);
         }
-        let is_of_use = can_be_validated || self.is_for_wave || terms.cover_anything();
+        let is_of_use = can_be_validated || is_for_wave || terms.cover_anything();
         refuse_if(!is_of_use, DeclineReason::NoFreshness)?;
         withheld.extend(steering::ours(self.config).cloned());
         Ok(Plan {
@@ -214,7 +172,7 @@ impl Response<'_> {
             strip_set_cookie,
             length,
             only_validated,
-            is_for_wave: self.is_for_wave,
+            is_for_wave,
             makes_etag: self.makes_etag(),
         })
     }
@@ -230,10 +188,10 @@ impl Response<'_> {
         targeted::governing(&self.parts.headers, self.config, self.times.response)
     }
 
-    fn check_status(&self, asked: &RequestFacts) -> Result<(), DeclineReason> {
+    fn check_status(&self) -> Result<(), DeclineReason> {
         let status = self.parts.status;
         let is_partial = matches!(status, StatusCode::PARTIAL_CONTENT | StatusCode::NOT_MODIFIED);
-        refuse_if(asked.method != RequestMethod::Get, DeclineReason::Method)?;
+        refuse_if(self.asked.method != RequestMethod::Get, DeclineReason::Method)?;
         refuse_if(status.is_informational() || is_partial, DeclineReason::Status)
     }
 
@@ -276,11 +234,8 @@ impl Response<'_> {
         )?;
         let length = content_length(headers)?;
         let contradicts = |(a, b): (u64, u64)| a != b;
-        refuse_if(
-            length.zip(self.declared_length).is_some_and(contradicts),
-            DeclineReason::Framing,
-        )?;
-        let length = length.or(self.declared_length);
+        refuse_if(length.zip(self.length).is_some_and(contradicts), DeclineReason::Framing)?;
+        let length = length.or(self.length);
         refuse_if(
             length.is_some_and(|n| n > self.config.max_body as u64),
             DeclineReason::TooLarge,
@@ -293,17 +248,13 @@ impl Response<'_> {
 
     /// A coded body is for clients that accept its coding, whatever `Vary` says.
     fn vary(&self, coding: Coding) -> Result<Option<VaryList>, DeclineReason> {
-        let list = match vary::parse(&self.parts.headers, &self.config.vary) {
-            Vary::None => None,
-            Vary::Any => return Err(DeclineReason::VaryAny),
-            Vary::Fields(list) => Some(list),
-        };
+        let list = vary::parse(&self.parts.headers, &self.config.vary)?;
         Ok(if coding.is_coded() { Some(VaryList::with_codings(list.as_ref())) } else { list })
     }
 
-    fn terms(&self, said: &Directives) -> Result<Terms, DeclineReason> {
+    fn terms(&self, said: &Directives, is_for_wave: bool) -> Result<Terms, DeclineReason> {
         let Parts { status, headers, .. } = self.parts;
-        if self.is_for_wave {
+        if is_for_wave {
             // "Not reusable" is a lifetime, too.
             let is_said = said.no_cache || said.lifetime != Lifetime::Unsaid;
             refuse_if(is_said && !is_never_stored(*status), DeclineReason::NoFreshness)?;
@@ -329,7 +280,7 @@ impl Response<'_> {
     /// frameworks write into every personal page.
     /// A lifetime of zero beside one of the handler's is no permission.
     fn permits(&self, said: &Directives, by_origin: bool) -> Credentials {
-        let by_handler = self.config.public || self.cache_for.is_some_and(CacheFor::is_public);
+        let by_handler = self.config.public || self.cache_for.is_some_and(|said| said.public);
         let has_lifetime = by_origin || matches!(said.lifetime, Lifetime::Seconds(1..));
         if by_handler || has_lifetime && (said.public || said.has_s_maxage) {
             Credentials::ALL
@@ -343,7 +294,6 @@ impl Response<'_> {
     /// Returns whether the cookies are to be left out.
     fn check_cookies(
         &self,
-        asked: &RequestFacts,
         withheld: &[HeaderName],
         is_explicit: bool,
     ) -> Result<bool, DeclineReason> {
@@ -358,7 +308,7 @@ impl Response<'_> {
                 let mut cookies = headers.get_all(header::SET_COOKIE).iter();
                 let is_shared = is_explicit && !cookies.any(is_personal);
                 refuse_if(!is_shared, DeclineReason::SetCookie)?;
-                refuse_if(!asked.credentials.is_anonymous(), DeclineReason::Credentials)?;
+                refuse_if(!self.asked.credentials.is_anonymous(), DeclineReason::Credentials)?;
                 Ok(false)
             }
         }

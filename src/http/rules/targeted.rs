@@ -13,10 +13,10 @@ use sfv::{BareItemFromInput, KeyRef, Parser};
 use crate::http::config::HttpConfig;
 use crate::http::rules::conditions::only;
 use crate::http::rules::directives::{
-    self, DirectiveSet, Directives, FlagRule, Lifetime, MAX_SECONDS, NAMES, Numbers,
+    self, DirectiveReader, DirectiveSet, Directives, FlagRule, Lifetime, NAMES, bounded,
 };
 use crate::http::rules::lifetime;
-use crate::http::rules::members::Argument;
+use crate::http::rules::members::{Argument, number};
 
 /// Reads the field that governs: the first targeted one that can be read, and
 /// then it alone; else `Cache-Control`, and `Expires` where that sets no
@@ -62,30 +62,22 @@ const X_ACCEL_EXPIRES: &str = "x-accel-expires";
 /// it withholds. `None` where the next field governs.
 fn accel_expires(headers: &HeaderMap, received: SystemTime) -> Option<DirectiveSet> {
     let text = only(headers, &HeaderName::from_static(X_ACCEL_EXPIRES))?.to_str().ok()?;
-    let number = |text: &str| {
-        let is_number = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        is_number.then(|| text.parse::<u64>().unwrap_or(u64::MAX))
-    };
     let seconds = match text.strip_prefix('@') {
         Some(at) => {
             let now = received.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
-            number(at)?.checked_sub(now).filter(|left| *left > 0)
+            number(at.as_bytes())?.checked_sub(now).filter(|left| *left > 0)
         }
-        None => Some(number(text)?),
+        None => Some(number(text.as_bytes())?),
     };
     let DirectiveSet { directives: beside, withheld } = directives::parse(headers);
     let directives = Directives {
         no_store: seconds == Some(0),
-        lifetime: seconds.map_or(Lifetime::Stale, seconds_of),
+        lifetime: seconds.map_or(Lifetime::Stale, |n| Lifetime::Seconds(bounded(n))),
         stale_while_revalidate: beside.stale_while_revalidate,
         stale_if_error: beside.stale_if_error,
         ..Directives::default()
     };
     Some(DirectiveSet { directives, withheld })
-}
-
-fn seconds_of(seconds: u64) -> Lifetime {
-    Lifetime::Seconds(u32::try_from(seconds).map_or(MAX_SECONDS, |n| n.min(MAX_SECONDS)))
 }
 
 /// The lines of a field as one (RFC 9651, 4.2).
@@ -103,9 +95,7 @@ pub(super) fn combined<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<
 /// The members of a targeted field. Of several of one name the last counts
 /// (RFC 9651, 4.2.2), but what forbids storing counts wherever it stands.
 struct Dictionary<'a> {
-    headers: &'a HeaderMap,
-    parsed: DirectiveSet,
-    numbers: Numbers,
+    members: DirectiveReader<'a>,
     /// One bit for each of [`NAMES`].
     of_wrong_type: u32,
     has_members: bool,
@@ -113,15 +103,14 @@ struct Dictionary<'a> {
 
 impl<'a> Dictionary<'a> {
     fn of(headers: &'a HeaderMap) -> Self {
-        let (parsed, numbers) = (DirectiveSet::default(), Numbers::default());
-        Self { headers, parsed, numbers, of_wrong_type: 0, has_members: false }
+        Self { members: DirectiveReader::of(headers), of_wrong_type: 0, has_members: false }
     }
 
     fn take(&mut self, name: &str, value: &BareItemFromInput<'_>) {
         self.has_members = true;
-        let (DirectiveSet { directives: said, withheld }, headers) =
-            (&mut self.parsed, self.headers);
-        let number = self.numbers.named(name.as_bytes());
+        let DirectiveReader { headers, parsed, numbers } = &mut self.members;
+        let DirectiveSet { directives: said, withheld } = parsed;
+        let number = numbers.named(name.as_bytes());
         let fits = match (number, said.flag_named(name.as_bytes()), value) {
             (Some(number), _, BareItemFromInput::Integer(n)) => {
                 *number = lifetime(i64::from(*n));
@@ -148,19 +137,14 @@ impl<'a> Dictionary<'a> {
         }
     }
 
-    fn finish(mut self) -> Option<DirectiveSet> {
-        self.numbers.weigh(&mut self.parsed.directives);
-        directives::tidy(&mut self.parsed.withheld);
-        (self.has_members && self.of_wrong_type == 0).then_some(self.parsed)
+    fn finish(self) -> Option<DirectiveSet> {
+        (self.has_members && self.of_wrong_type == 0).then(|| self.members.finish())
     }
 }
 
 /// A negative lifetime is an invalid one.
 fn lifetime(seconds: i64) -> Lifetime {
-    match u64::try_from(seconds) {
-        Ok(seconds) => seconds_of(seconds),
-        Err(_) => Lifetime::Stale,
-    }
+    u64::try_from(seconds).map_or(Lifetime::Stale, |seconds| Lifetime::Seconds(bounded(seconds)))
 }
 
 /// Names of fields stand where they do in `Cache-Control`.
@@ -222,6 +206,7 @@ impl<'de> ItemVisitor<'de> for Member<'_, '_, 'de> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::http::rules::directives::MAX_SECONDS;
     use http::HeaderValue;
     use http::header::{CACHE_CONTROL, EXPIRES};
     use proptest::prelude::*;

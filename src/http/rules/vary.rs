@@ -7,6 +7,7 @@ use http::header::{self, HeaderMap, HeaderName};
 
 use crate::http::config::HttpConfig;
 use crate::http::rules::codings::{Accepted, Coding, Codings};
+use crate::http::rules::decline_reason::DeclineReason;
 use crate::http::rules::field_names::is_read_as;
 use crate::http::rules::members::is_token;
 use crate::http::rules::request::is_too_long;
@@ -73,17 +74,12 @@ impl VaryList {
 /// request for its URI. More select nothing that would be asked for again.
 pub(crate) const MAX_NAMES: usize = 256;
 
-/// What a response says of its variants.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Vary {
-    None,
-    /// No other request ever matches.
-    Any,
-    Fields(VaryList),
-}
-
-/// Reads `Vary`; `extra` fields count as if they stood there.
-pub(crate) fn parse(headers: &HeaderMap, extra: &[HeaderName]) -> Vary {
+/// Reads `Vary`; `extra` fields count as if they stood there. Declined is a response whose variant
+/// no other request ever selects.
+pub(crate) fn parse(
+    headers: &HeaderMap,
+    extra: &[HeaderName],
+) -> Result<Option<VaryList>, DeclineReason> {
     let mut names = extra.to_vec();
     for line in headers.get_all(header::VARY) {
         for member in line.as_bytes().split(|&b| b == b',') {
@@ -92,11 +88,11 @@ pub(crate) fn parse(headers: &HeaderMap, extra: &[HeaderName]) -> Vary {
             match HeaderName::from_bytes(member) {
                 _ if member.is_empty() => {}
                 Ok(name) if member != b"*" && names.len() < MAX_NAMES => names.push(name),
-                _ => return Vary::Any,
+                _ => return Err(DeclineReason::VaryAny),
             }
         }
     }
-    if names.is_empty() { Vary::None } else { Vary::Fields(VaryList::new(names)) }
+    Ok((!names.is_empty()).then(|| VaryList::new(names)))
 }
 
 /// Stands for the selecting fields of a request and their values.
@@ -356,10 +352,10 @@ mod tests {
     #[test]
     fn vary_is_read_from_all_lines_sorted_and_without_repetition() {
         let vary = parse(&headers(&[("vary", "B, a,, "), ("vary", "b"), ("vary", "")]), &[]);
-        assert_eq!(vary, Vary::Fields(list(&["a", "b"])));
-        assert_eq!(parse(&headers(&[("vary", " , ")]), &[]), Vary::None);
+        assert_eq!(vary, Ok(Some(list(&["a", "b"]))));
+        assert_eq!(parse(&headers(&[("vary", " , ")]), &[]), Ok(None));
         let extra = parse(&headers(&[("vary", "b")]), &[header::ACCEPT]);
-        assert_eq!(extra, Vary::Fields(list(&["accept", "b"])));
+        assert_eq!(extra, Ok(Some(list(&["accept", "b"]))));
     }
 
     #[test]
@@ -367,7 +363,7 @@ mod tests {
         // RFC 9110, 12.5.5
         for lines in [&["*"][..], &["a, *"], &["*, a"], &["a", " * "], &["a b"], &["a;*"]] {
             let fields: Vec<_> = lines.iter().map(|line| ("vary", *line)).collect();
-            assert_eq!(parse(&headers(&fields), &[]), Vary::Any, "{lines:?}");
+            assert_eq!(parse(&headers(&fields), &[]), Err(DeclineReason::VaryAny), "{lines:?}");
         }
     }
 
@@ -375,8 +371,8 @@ mod tests {
     fn more_fields_than_are_worth_looking_at_match_nothing() {
         let names: Vec<_> = (0..=MAX_NAMES).map(|n| format!("a{n}")).collect();
         let vary = |names: &[String]| parse(&headers(&[("vary", &names.join(","))]), &[]);
-        assert_eq!(vary(&names), Vary::Any);
-        assert!(matches!(vary(&names[1..]), Vary::Fields(_)));
+        assert_eq!(vary(&names), Err(DeclineReason::VaryAny));
+        assert!(matches!(vary(&names[1..]), Ok(Some(_))));
     }
 
     #[test]

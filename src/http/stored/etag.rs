@@ -3,6 +3,7 @@
 use http::header::{self, HeaderMap, HeaderValue};
 
 use crate::http::body::Content;
+use crate::http::rules::content::push_values;
 use crate::key::KeyBuf;
 
 /// Writes a strong entity tag: a hash of the bytes and of what says how to read them (RFC 9110,
@@ -11,11 +12,7 @@ use crate::key::KeyBuf;
 pub(super) fn write(headers: &mut HeaderMap, body: &Content) {
     let Some(bytes) = body.whole() else { return };
     let mut metadata = KeyBuf::default();
-    for name in METADATA {
-        let values = headers.get_all(name);
-        metadata.push(&(values.iter().count() as u64).to_be_bytes());
-        values.iter().for_each(|value| metadata.push_part(value.as_bytes()));
-    }
+    push_values(&mut metadata, headers, &METADATA);
     let mut hasher = blake3::Hasher::new();
     hasher.update(&(metadata.as_bytes().len() as u64).to_be_bytes());
     hasher.update(metadata.as_bytes()).update(bytes);

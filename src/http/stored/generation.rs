@@ -1,7 +1,5 @@
 //! Generations: what an invalidation in the remote ends at once.
 
-use std::fmt;
-
 use crate::http::rules::vary::Fingerprint;
 use crate::key::{Key, KeyBuf, KeyKind};
 use crate::lease::grant::Token;
@@ -9,7 +7,7 @@ use crate::lease::grant::Token;
 /// A random number in an index. It is a part of the keys of all that the index leads to. An
 /// invalidation removes the index; a later one has another number, and nothing leads any more to
 /// what stood under the old one.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation([u8; 16]);
 
 impl Generation {
@@ -26,13 +24,6 @@ impl Generation {
     #[cfg(feature = "remote")]
     pub(crate) fn as_bytes(&self) -> &[u8; 16] {
         &self.0
-    }
-}
-
-// A number without a meaning of its own.
-impl fmt::Debug for Generation {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Generation(..)")
     }
 }
 

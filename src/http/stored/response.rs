@@ -127,9 +127,9 @@ pub(crate) struct CachedResponse {
     pub(crate) facts: Facts,
     /// When this process asked for it; none where another process did. It orders responses.
     /// The window cannot: what it counts from includes the `Age` of the response.
-    asked_at: Option<Tick>,
+    pub(crate) asked_at: Option<Tick>,
     /// The cache made its entity tag: the origin does not know it.
-    has_own_etag: bool,
+    pub(crate) has_own_etag: bool,
     /// When a variant was last used, for making room among its siblings.
     used: AtomicU64,
 }
@@ -157,7 +157,7 @@ impl CachedResponse {
     pub(crate) fn validators(&self) -> Option<Validators> {
         // The origin does not know an entity tag that we made, and such a response has no other
         // validator.
-        let is_asked = self.status == StatusCode::OK && !self.has_own_etag();
+        let is_asked = self.status == StatusCode::OK && !self.has_own_etag;
         is_asked.then(|| Validators::of(&self.headers)).flatten()
     }
 
@@ -198,29 +198,12 @@ impl CachedResponse {
         Self { status: head.status, headers, body, facts, asked_at: None, has_own_etag, used }
     }
 
-    /// Says when this process asked for it.
-    pub(crate) fn asked_at(mut self, tick: Tick) -> Self {
-        self.asked_at = Some(tick);
-        self
-    }
-
     /// Makes what another process stored. It has not been used here.
     #[cfg(feature = "remote")]
     pub(crate) fn from_wire(headers: HeaderMap, body: Bytes, facts: Facts) -> Self {
         let (body, used) = (Content::Whole(body), AtomicU64::new(0));
         let (status, asked_at, has_own_etag) = (facts.status, None, false);
         Self { status, headers, body, facts, asked_at, has_own_etag, used }
-    }
-
-    /// Says whether the cache made its entity tag.
-    #[cfg(feature = "remote")]
-    pub(super) fn with_own_etag(self, has_own_etag: bool) -> Self {
-        Self { has_own_etag, ..self }
-    }
-
-    /// Returns whether the cache made its entity tag: the origin does not know it.
-    pub(crate) fn has_own_etag(&self) -> bool {
-        self.has_own_etag
     }
 
     /// Makes the same with its whole body.
@@ -231,15 +214,8 @@ impl CachedResponse {
             etag::write(&mut headers, &body);
             own_values(&mut headers);
         }
-        Self {
-            status: self.status,
-            headers,
-            body,
-            facts: self.facts.clone(),
-            asked_at: self.asked_at,
-            has_own_etag: self.has_own_etag,
-            used: AtomicU64::new(self.last_used()),
-        }
+        let (facts, used) = (self.facts.clone(), AtomicU64::new(self.last_used()));
+        Self { headers, body, facts, used, ..*self }
     }
 
     pub(crate) fn touch(&self, now: Tick) {
@@ -459,12 +435,11 @@ mod tests {
     use crate::budget::ByteBudget;
     use crate::http::rules::request::RequestMethod;
     use crate::http::rules::request::tests::request;
-    use crate::http::rules::storable::Decision;
     use crate::http::tests::storable::{anonymous, decide, response};
 
     fn store(fields: &[(&str, &str)], from: &RequestParts, config: &HttpConfig) -> CachedResponse {
         let head = response(200, fields);
-        let Decision::Store(plan) = decide(&anonymous(), &head, None, config) else {
+        let Ok(plan) = decide(&anonymous(), &head, None, config) else {
             panic!("{fields:?} is storable");
         };
         let coding = Coding::Other;
@@ -564,9 +539,7 @@ mod tests {
             .map(|name| {
                 let parsed =
                     crate::http::rules::vary::parse(&response(200, &[("vary", name)]).headers, &[]);
-                let crate::http::rules::vary::Vary::Fields(list) = parsed else {
-                    panic!("{name} is a field")
-                };
+                let Ok(Some(list)) = parsed else { panic!("{name} is a field") };
                 list
             })
             .to_vec();

@@ -7,10 +7,11 @@
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::StatusCode;
-use http::header::{self, HeaderMap, HeaderName, HeaderValue};
+use http::header::{HeaderMap, HeaderName, HeaderValue};
 
 use crate::http::rules::codings::{Coding, Codings};
 use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS};
+use crate::http::rules::fields::HOP_BY_HOP;
 use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::Credentials;
 use crate::http::rules::storable::content_length;
@@ -43,8 +44,11 @@ impl Remotable for StoredResponse {
     fn decode(bytes: Bytes) -> Option<Self> {
         let mut from = bytes;
         let read = match from.try_get_u8().ok()? {
-            RESPONSE => read_response(&mut from)?.into(),
-            RESPONSE_WITH_OWN_ETAG => read_response(&mut from)?.with_own_etag(true).into(),
+            kind @ (RESPONSE | RESPONSE_WITH_OWN_ETAG) => {
+                let mut stored = read_response(&mut from)?;
+                stored.has_own_etag = kind == RESPONSE_WITH_OWN_ETAG;
+                stored.into()
+            }
             INDEX => read_index(&mut from)?.into(),
             _ => return None,
         };
@@ -62,7 +66,7 @@ fn write_response(stored: &CachedResponse) -> Option<Bytes> {
     let fields = stored.headers.iter();
     let fields = fields.map(|(name, value)| LEAST_FIELD + name.as_str().len() + value.len());
     let mut out = BytesMut::with_capacity(128 + fields.sum::<usize>() + body.len());
-    out.put_u8(if stored.has_own_etag() { RESPONSE_WITH_OWN_ETAG } else { RESPONSE });
+    out.put_u8(if stored.has_own_etag { RESPONSE_WITH_OWN_ETAG } else { RESPONSE });
     write_facts(&mut out, &stored.facts)?;
     write_fields(&mut out, &stored.headers)?;
     out.put_u64(body.len() as u64);
@@ -87,12 +91,7 @@ fn write_facts(out: &mut BytesMut, facts: &Facts) -> Option<()> {
     out.put_u8(facts.permits.to_wire());
     out.put_u8(facts.from.to_wire());
     out.put_u8(u8::from(facts.explicit));
-    out.put_u8(match facts.source {
-        Source::CacheFor => 0,
-        Source::Origin => 1,
-        Source::Layer => 2,
-        Source::Heuristic => 3,
-    });
+    out.put_u8(facts.source as u8);
     match (&facts.vary, facts.fingerprint) {
         (None, None) => out.put_u8(0),
         (Some(list), Some(fingerprint)) => {
@@ -113,13 +112,8 @@ fn read_facts(from: &mut Bytes) -> Option<Facts> {
     let permits = Credentials::from_wire(from.try_get_u8().ok()?)?;
     let carried = Credentials::from_wire(from.try_get_u8().ok()?)?;
     let explicit = read_bool(from)?;
-    let source = match from.try_get_u8().ok()? {
-        0 => Source::CacheFor,
-        1 => Source::Origin,
-        2 => Source::Layer,
-        3 => Source::Heuristic,
-        _ => return None,
-    };
+    let sources = [Source::CacheFor, Source::Origin, Source::Layer, Source::Heuristic];
+    let source = *sources.get(usize::from(from.try_get_u8().ok()?))?;
     let (vary, coding, fingerprint) = if read_bool(from)? {
         let list = read_list(from)?;
         let coding = Coding::from_wire(from.try_get_u8().ok()?)?;
@@ -210,24 +204,12 @@ fn read_fields(from: &mut Bytes) -> Option<HeaderMap> {
     let mut headers = HeaderMap::try_with_capacity(count).ok()?;
     for _ in 0..count {
         let name = read_name(from)?;
-        if concerns_one_connection(&name) {
+        if HOP_BY_HOP.contains(&name) {
             return None;
         }
         headers.try_append(name, read_value(from)?).ok()?;
     }
     Some(headers)
-}
-
-/// Whether a field is never stored, because it would upset the framing.
-pub(crate) fn concerns_one_connection(name: &HeaderName) -> bool {
-    let framing = [
-        header::CONNECTION,
-        header::TE,
-        header::TRAILER,
-        header::TRANSFER_ENCODING,
-        header::UPGRADE,
-    ];
-    framing.contains(name)
 }
 
 fn read_value(from: &mut Bytes) -> Option<HeaderValue> {

@@ -173,7 +173,7 @@ proptest! {
 
     #[test]
     fn nothing_is_stored_that_is_forbidden_or_somebodys(case in cases()) {
-        let Decision::Store(plan) = case.decide() else { return Ok(()) };
+        let Ok(plan) = case.decide() else { return Ok(()) };
         prop_assert!(!case.forbids_storing(), "{plan:?}");
         prop_assert!(case.permits().contains(case.carried), "{plan:?}");
         prop_assert!(case.permits().contains(plan.permits), "{plan:?}");
@@ -206,7 +206,7 @@ proptest! {
         if first {
             lines.reverse();
         }
-        prop_assert!(matches!(case.judge(cache_control(&lines)), Decision::Decline(_)));
+        prop_assert!(case.judge(cache_control(&lines)).is_err());
     }
 }
 
@@ -215,6 +215,6 @@ fn the_cases_reach_both_decisions() {
     use proptest::strategy::ValueTree;
     let mut runner = proptest::test_runner::TestRunner::deterministic();
     let drawn = (0..2000).map(|_| cases().new_tree(&mut runner).unwrap().current());
-    let stored = drawn.filter(|case| matches!(case.decide(), Decision::Store(_))).count();
+    let stored = drawn.filter(|case| case.decide().is_ok()).count();
     assert!((100..1900).contains(&stored), "{stored} of 2000 are stored");
 }

@@ -10,7 +10,7 @@ use crate::http::config::HttpConfig;
 use crate::http::rules::directives::{NAMES, NUMBER_NAMES};
 use crate::http::rules::lifetime::{Source, Times};
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
-use crate::http::rules::storable::{Decision, Plan, judge};
+use crate::http::rules::storable::{Decision, Plan, ResponseFacts};
 use crate::http::stored::response::{Facts, may_answer};
 use crate::http::tests::reference::{Exchange, NotStored, Reading, read};
 
@@ -286,7 +286,8 @@ impl Exchange {
             response: UNIX_EPOCH + Duration::from_secs(self.received),
             response_delay: Duration::from_secs(self.delay),
         };
-        judge(&self.asked(), &self.parts(), None, None, &self.config(), times)
+        let (asked, parts, config) = (&self.asked(), &self.parts(), &self.config());
+        ResponseFacts { asked, parts, length: None, cache_for: None, config, times }.judge()
     }
 }
 
@@ -339,15 +340,15 @@ fn is_of_use(reading: &Reading) -> bool {
 
 fn agree(exchange: &Exchange) -> Result<(), TestCaseError> {
     match (read(exchange), exchange.judged()) {
-        (Ok(expected), Decision::Store(plan)) => {
+        (Ok(expected), Ok(plan)) => {
             prop_assert_eq!(bounded(in_its_words(exchange, &plan)), bounded(expected));
         }
         // Storing a response that answers no later request is not required.
-        (Ok(useless), Decision::Decline(_)) => {
+        (Ok(useless), Err(_)) => {
             prop_assert!(!is_of_use(&useless) && !useless.only_validated, "{useless:?}");
         }
-        (Err(_), Decision::Decline(_)) => {}
-        (Err(NotStored::Forbidden | NotStored::NobodyAllows), Decision::Store(plan)) => {
+        (Err(_), Err(_)) => {}
+        (Err(NotStored::Forbidden | NotStored::NobodyAllows), Ok(plan)) => {
             prop_assert!(false, "stored: {plan:?}");
         }
     }

@@ -8,7 +8,6 @@ use crate::http::rules::lifetime::tests::times;
 
 use crate::http::config::HttpConfig;
 use crate::http::rules::request::{Credentials, RequestFacts};
-use crate::http::rules::storable::*;
 use crate::http::tests::storable::{anonymous, decide, response, with};
 
 /// What the suite expects of a request a few seconds later.
@@ -47,7 +46,7 @@ fn verdict(asked: &RequestFacts, status: u16, text: &str) -> Expected {
     let fields = fields(text);
     let fields: Vec<_> = fields.iter().map(|(n, v)| (n.as_str(), v.as_str())).collect();
     let decision = decide(asked, &response(status, &fields), None, &HttpConfig::default());
-    let Decision::Store(plan) = decision else { return NotCached };
+    let Ok(plan) = decision else { return NotCached };
     let is_fresh = plan.terms.lifetime > plan.terms.initial_age + PAUSE;
     match plan.is_shareable() && is_fresh {
         true => Cached,

@@ -33,7 +33,8 @@ pub(in crate::http) fn decide(
     cache_for: Option<&CacheFor>,
     config: &HttpConfig,
 ) -> Decision {
-    judge(asked, parts, None, cache_for, config, times(0))
+    let facts = ResponseFacts { asked, parts, length: None, cache_for, config, times: times(0) };
+    facts.judge()
 }
 
 pub(super) fn layer() -> HttpConfig {
@@ -46,10 +47,7 @@ fn cookies(set_cookie: SetCookie) -> HttpConfig {
 
 /// The refusal, or `None` if the response is stored.
 pub(super) fn refusal(decision: &Decision) -> Option<DeclineReason> {
-    match decision {
-        Decision::Store(_) => None,
-        Decision::Decline(refusal) => Some(*refusal),
-    }
+    decision.as_ref().err().copied()
 }
 
 fn refused(status: u16, fields: &[(&str, &str)]) -> Option<DeclineReason> {
@@ -111,10 +109,7 @@ fn responses_that_forbid_it_are_not_stored() {
 /// What is stored of a 200 with these fields, by a layer without a ttl.
 fn plan(fields: &[(&str, &str)]) -> Option<Plan> {
     let config = HttpConfig::default();
-    match decide(&anonymous(), &response(200, fields), None, &config) {
-        Decision::Store(plan) => Some(plan),
-        Decision::Decline(_) => None,
-    }
+    decide(&anonymous(), &response(200, fields), None, &config).ok()
 }
 
 #[test]
@@ -182,9 +177,18 @@ fn what_is_never_fresh_is_shared_only_in_a_stale_window_and_stored_only_to_be_va
 #[test]
 fn a_body_must_be_as_long_as_the_fields_say() {
     let parts = response(200, &[("content-length", "5")]);
-    let judge = |length| judge(&anonymous(), &parts, length, None, &layer(), times(0));
+    let (asked, config) = (&anonymous(), &layer());
+    let facts = ResponseFacts {
+        asked,
+        parts: &parts,
+        length: None,
+        cache_for: None,
+        config,
+        times: times(0),
+    };
+    let judge = |length| ResponseFacts { length, ..facts }.judge();
     assert_eq!(refusal(&judge(Some(4))), Some(DeclineReason::Framing));
-    assert!(matches!(judge(Some(5)), Decision::Store(Plan { length: Some(5), .. })));
+    assert!(matches!(judge(Some(5)), Ok(Plan { length: Some(5), .. })));
 }
 
 #[test]
@@ -283,7 +287,7 @@ fn cookies_are_refused_unless_the_user_says_otherwise() {
     let withheld = [("set-cookie", "a=b"), ("cache-control", "no-cache=\"Set-Cookie\"")];
     assert_eq!(refusal(&judge(&layer(), &withheld)), None);
     let stripped = judge(&cookies(SetCookie::Strip), &plain);
-    assert!(matches!(stripped, Decision::Store(Plan { strip_set_cookie: true, .. })));
+    assert!(matches!(stripped, Ok(Plan { strip_set_cookie: true, .. })));
 }
 
 #[test]
@@ -369,7 +373,7 @@ fn answers(
 ) -> bool {
     // With a validator, so that also what is never fresh is stored.
     let head = response(status, &[("cache-control", line), ("etag", "\"a\"")]);
-    let Decision::Store(plan) = decide(&with(from), &head, cache_for, &layer()) else {
+    let Ok(plan) = decide(&with(from), &head, cache_for, &layer()) else {
         panic!("{line} is storable");
     };
     let stored = CachedResponse::new(
@@ -444,16 +448,10 @@ fn a_post_is_stored_for_get_only_as_the_resource_itself() {
     let fresh = ("cache-control", "max-age=1");
     let judge = |method: Method, credentials, status, fields: &[_]| {
         let parts = response(status, fields);
-        refusal(&post_storable(
-            &method,
-            credentials,
-            &target,
-            &parts,
-            None,
-            None,
-            &layer(),
-            times(0),
-        ))
+        let (asked, config, times) = (&with(credentials), &layer(), times(0));
+        let parts = &parts;
+        let facts = ResponseFacts { asked, parts, length: None, cache_for: None, config, times };
+        refusal(&facts.judge_post(&method, &target))
     };
     let here = [fresh, ("content-location", "/a")];
     assert_eq!(judge(Method::POST, Credentials::NONE, 200, &here), None);

@@ -5,6 +5,7 @@ use http::header::{self, HeaderMap, HeaderName, HeaderValue};
 use crate::http::config::HttpConfig;
 use crate::http::rules::codings::{Coding, Codings};
 use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS};
+use crate::http::rules::fields::HOP_BY_HOP;
 use crate::http::rules::lifetime::Source;
 use crate::http::rules::request::Credentials;
 use crate::http::rules::request::{RequestFacts, RequestMethod};
@@ -99,8 +100,7 @@ fn fields() -> impl Strategy<Value = HeaderMap> {
             let name = HeaderName::from_bytes(name.as_bytes()).unwrap();
             let mut value = HeaderValue::from_bytes(&value).ok()?;
             value.set_sensitive(is_sensitive);
-            (!concerns_one_connection(&name) && name != header::CONTENT_LENGTH)
-                .then_some((name, value))
+            (!HOP_BY_HOP.contains(&name) && name != header::CONTENT_LENGTH).then_some((name, value))
         });
         let mut headers = HeaderMap::new();
         fields.for_each(|(name, value)| {

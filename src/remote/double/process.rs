@@ -11,7 +11,7 @@ use tokio::sync::oneshot;
 use crate::key::{Key, Tag};
 use crate::remote::double::clock::Now;
 use crate::remote::double::records::{Inbox, OutOfMemory};
-use crate::remote::double::server::{DoubleCommand, DoubleServer, DoubleState, Fault};
+use crate::remote::double::server::{DoubleCall, DoubleCommand, DoubleServer, DoubleState, Fault};
 use crate::remote::{
     AcquireOutcome, Call, FillOutcome, Grant, InvalidatedRecords, LeaseRequest, Listener, LogItem,
     LogPositions, LogReply, LogUpdate, Notice, OnNotice, Remote, RemoteError, RemoteErrorKind,
@@ -69,18 +69,18 @@ impl DoubleProcess {
     /// caller has gone meanwhile.
     async fn send(
         &self,
-        op: RemoteOp,
+        call: DoubleCall,
         shard: Shard,
         command: DoubleCommand,
     ) -> Result<(Duration, Option<Fault>), RemoteError> {
         let way = self.server.with(|state, _| state.way_there);
         if way.is_zero() {
-            return self.server.accept(op, shard, command);
+            return self.server.accept(call, shard, command);
         }
         let server = Arc::clone(&self.server);
         let arrival = tokio::spawn(async move {
             tokio::time::sleep(way).await;
-            server.accept(op, shard, command)
+            server.accept(call, shard, command)
         });
         arrival.await.unwrap_or_else(|_| Err(RemoteError::new(RemoteErrorKind::Connection)))
     }
@@ -90,16 +90,18 @@ impl DoubleProcess {
     fn call<'a, T: Send + 'static>(
         &'a self,
         op: RemoteOp,
+        key: Option<&Key>,
         shard: Shard,
         work: impl FnOnce(&mut DoubleState, Now) -> Result<T, RemoteError> + Send + 'static,
     ) -> Call<'a, T> {
+        let call = DoubleCall { process: self.inbox, op, key: key.cloned(), error: None };
         Box::pin(async move {
             let (reply, answer) = oneshot::channel();
             let command = Box::new(move |state: &mut DoubleState, now| {
                 // The caller may be gone.
                 let _ = reply.send(work(state, now));
             });
-            let (delay, fault) = self.send(op, shard, command).await?;
+            let (delay, fault) = self.send(call, shard, command).await?;
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
@@ -114,21 +116,30 @@ impl DoubleProcess {
             }
         })
     }
+
+    /// The same, about a key.
+    fn call_at<'a, T: Send + 'static>(
+        &'a self,
+        op: RemoteOp,
+        key: &Key,
+        work: impl FnOnce(&mut DoubleState, &Key, Now) -> Result<T, RemoteError> + Send + 'static,
+    ) -> Call<'a, T> {
+        let (shard, at) = (Remote::shard_of(self, key), key.clone());
+        self.call(op, Some(key), shard, move |state, now| work(state, &at, now))
+    }
 }
 
 impl Remote for DoubleProcess {
     fn get<'a>(&'a self, key: &'a Key) -> Call<'a, Option<Bytes>> {
-        let (shard, key) = (Remote::shard_of(self, key), key.clone());
-        self.call(RemoteOp::Get, shard, move |state, now| Ok(state.at(&key, now, |r| r.envelope())))
+        self.call_at(RemoteOp::Get, key, |state, key, now| Ok(state.at(key, now, |r| r.envelope())))
     }
 
     fn acquire<'a>(&'a self, key: &'a Key, ask: &'a LeaseRequest) -> Call<'a, AcquireOutcome> {
-        let shard = Remote::shard_of(self, key);
-        let (key, ask, inbox) = (key.clone(), *ask, self.inbox);
-        self.call(RemoteOp::Acquire, shard, move |state, now| {
+        let (ask, inbox) = (*ask, self.inbox);
+        self.call_at(RemoteOp::Acquire, key, move |state, key, now| {
             let (full, subscribed) = (state.full, state.is_subscribed(inbox));
             let inbox = (ask.register && subscribed).then_some(inbox);
-            Ok(state.at(&key, now, |records| records.acquire(now, &ask, inbox, full))?)
+            Ok(state.at(key, now, |records| records.acquire(now, &ask, inbox, full))?)
         })
     }
 
@@ -139,13 +150,12 @@ impl Remote for DoubleProcess {
         ttl: Duration,
         envelope: Bytes,
     ) -> Call<'a, FillOutcome> {
-        let shard = Remote::shard_of(self, key);
-        let (key, grant) = (key.clone(), *grant);
-        self.call(RemoteOp::Fill, shard, move |state, now| {
+        let grant = *grant;
+        self.call_at(RemoteOp::Fill, key, move |state, key, now| {
             let full = state.full;
             let (filled, woken) =
-                state.at(&key, now, |records| records.fill(now, &grant, ttl, envelope, full))?;
-            state.wake(woken, &key);
+                state.at(key, now, |records| records.fill(now, &grant, ttl, envelope, full))?;
+            state.wake(woken, key);
             Ok(filled)
         })
     }
@@ -156,10 +166,9 @@ impl Remote for DoubleProcess {
         grant: &'a Grant,
         ask: &'a LeaseRequest,
     ) -> Call<'a, bool> {
-        let shard = Remote::shard_of(self, key);
-        let (key, grant, ask) = (key.clone(), *grant, *ask);
-        self.call(RemoteOp::Renew, shard, move |state, now| {
-            Ok(state.at(&key, now, |records| records.renew(now, &grant, &ask)))
+        let (grant, ask) = (*grant, *ask);
+        self.call_at(RemoteOp::Renew, key, move |state, key, now| {
+            Ok(state.at(key, now, |records| records.renew(now, &grant, &ask)))
         })
     }
 
@@ -169,22 +178,20 @@ impl Remote for DoubleProcess {
         token: &'a Token,
         hold: Option<Duration>,
     ) -> Call<'a, bool> {
-        let shard = Remote::shard_of(self, key);
-        let (key, token) = (key.clone(), *token);
-        self.call(RemoteOp::Abandon, shard, move |state, now| {
+        let token = *token;
+        self.call_at(RemoteOp::Abandon, key, move |state, key, now| {
             let (full, hearing) = (state.full, state.subscribed());
             let (done, woken) =
-                state.at(&key, now, |records| records.abandon(now, &token, hold, &hearing, full));
-            state.wake(woken, &key);
+                state.at(key, now, |records| records.abandon(now, &token, hold, &hearing, full));
+            state.wake(woken, key);
             Ok(done)
         })
     }
 
     fn invalidate<'a>(&'a self, key: &'a Key) -> Call<'a, InvalidatedRecords> {
-        let (shard, key) = (Remote::shard_of(self, key), key.clone());
-        self.call(RemoteOp::Invalidate, shard, move |state, now| {
-            let (found, woken) = state.at(&key, now, |records| records.invalidate(now));
-            state.wake(woken, &key);
+        self.call_at(RemoteOp::Invalidate, key, move |state, key, now| {
+            let (found, woken) = state.at(key, now, |records| records.invalidate(now));
+            state.wake(woken, key);
             Ok(found)
         })
     }
@@ -195,20 +202,19 @@ impl Remote for DoubleProcess {
         ttl: Duration,
         envelope: Bytes,
     ) -> Call<'a, (ServerTime, Version)> {
-        let (shard, key) = (Remote::shard_of(self, key), key.clone());
-        self.call(RemoteOp::Put, shard, move |state, now| {
+        self.call_at(RemoteOp::Put, key, move |state, key, now| {
             if envelope.len() < SHORTEST {
                 return Err(RemoteError::new(RemoteErrorKind::Protocol));
             }
             let full = state.full;
-            let (put, woken) = state.at(&key, now, |r| r.put(now, ttl, &envelope, full));
-            state.wake(woken, &key);
+            let (put, woken) = state.at(key, now, |r| r.put(now, ttl, &envelope, full));
+            state.wake(woken, key);
             Ok((now.reading(), put?))
         })
     }
 
     fn probe(&self, shard: Shard) -> Call<'_, ServerTime> {
-        self.call(RemoteOp::Probe, shard, |_, now| Ok(now.reading()))
+        self.call(RemoteOp::Probe, None, shard, |_, now| Ok(now.reading()))
     }
 
     fn log(&self) -> Option<&dyn RemoteLog> {
@@ -239,7 +245,7 @@ impl RemoteLog for DoubleProcess {
     fn announce<'a>(&'a self, items: &'a [LogItem], from: Option<Stamp>) -> Call<'a, LogReply> {
         let (items, inbox) = (items.to_vec(), self.inbox);
         let op = if items.is_empty() { RemoteOp::ReadLog } else { RemoteOp::Announce };
-        self.call(op, Shard::ONLY, move |state, _| {
+        self.call(op, None, Shard::ONLY, move |state, _| {
             let reply = state.log.announce(&items, from);
             if !items.is_empty() {
                 let (epoch, previous) = (reply.header.epoch, reply.previous);
@@ -251,12 +257,12 @@ impl RemoteLog for DoubleProcess {
     }
 
     fn read(&self, from: Option<Stamp>) -> Call<'_, Option<LogReply>> {
-        self.call(RemoteOp::ReadLog, Shard::ONLY, move |state, _| Ok(state.log.read(from)))
+        self.call(RemoteOp::ReadLog, None, Shard::ONLY, move |state, _| Ok(state.log.read(from)))
     }
 
     fn positions<'a>(&'a self, tags: &'a [Tag]) -> Call<'a, Option<LogPositions>> {
         let tags = tags.to_vec();
-        self.call(RemoteOp::ReadPositions, Shard::ONLY, move |state, _| {
+        self.call(RemoteOp::ReadPositions, None, Shard::ONLY, move |state, _| {
             Ok(state.log.positions(&tags))
         })
     }

@@ -1,12 +1,13 @@
 //! The server that the processes share: its state, its faults, its messages.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
+use std::fmt;
 use std::sync::Weak;
 use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::key::Key;
+use crate::key::{self, Key};
 use crate::remote::double::clock::{DoubleClock, Now};
 use crate::remote::double::log::DoubleLog;
 use crate::remote::double::records::{Inbox, Records, Woken};
@@ -29,8 +30,11 @@ pub(super) struct DoubleState {
     records: HashMap<Key, Records>,
     pub(super) log: DoubleLog,
     pub(super) clients: Vec<DoubleClient>,
-    pub(super) calls: BTreeMap<RemoteOp, usize>,
+    /// All that has arrived since [`Double::forget_calls`](super::Double::forget_calls).
+    pub(super) calls: Vec<DoubleCall>,
     pub(super) faults: HashMap<RemoteOp, Fault>,
+    /// How the next calls end. They go before `faults`.
+    pub(super) scripts: HashMap<RemoteOp, VecDeque<Result<(), RemoteErrorKind>>>,
     pub(super) delay: Duration,
     pub(super) way_there: Duration,
     pub(super) frozen: bool,
@@ -61,6 +65,35 @@ pub(super) enum Fault {
     Mute,
 }
 
+/// One call that has arrived at a [`Double`](super::Double): an entry of its
+/// [`call_log`](super::Double::call_log). As text, `0 get k` or `1 fill k: timeout`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DoubleCall {
+    /// The number of the process, in the order in which [`Double::process`](super::Double::process)
+    /// made them, from 0.
+    pub process: usize,
+    /// What was asked for.
+    pub op: RemoteOp,
+    /// The key, if the call is about one.
+    pub key: Option<Key>,
+    /// The error that the test let it end with.
+    pub error: Option<RemoteErrorKind>,
+}
+
+impl fmt::Display for DoubleCall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.process, self.op.as_str())?;
+        if let Some(key) = &self.key {
+            write!(f, " {}", key::text_of(key.as_bytes()))?;
+        }
+        match self.error {
+            Some(kind) => write!(f, ": {}", kind.as_str()),
+            None => Ok(()),
+        }
+    }
+}
+
 enum Message {
     Wake(u64),
     Notice(Notice),
@@ -82,18 +115,23 @@ impl DoubleServer {
     /// the reply is lost.
     pub(super) fn accept(
         &self,
-        op: RemoteOp,
+        call: DoubleCall,
         shard: Shard,
         command: DoubleCommand,
     ) -> Result<(Duration, Option<Fault>), RemoteError> {
         self.with(|state, now| {
-            *state.calls.entry(op).or_default() += 1;
-            let fault = state.faults.get(&op).copied();
-            if let Some(Fault::Refuses(kind)) = fault {
-                return Err(RemoteError::new(kind));
-            }
+            let fault = state.next_fault(call.op);
             let fault_of_shard = state.shards.fault(shard);
-            if let Some(kind) = fault_of_shard.refuses {
+            let refused = match fault {
+                Some(Fault::Refuses(kind)) => Some(kind),
+                _ => fault_of_shard.refuses,
+            };
+            let error = match fault {
+                Some(Fault::Garbles(kind)) if refused.is_none() => Some(kind),
+                _ => refused,
+            };
+            state.calls.push(DoubleCall { error, ..call });
+            if let Some(kind) = refused {
                 return Err(RemoteError::new(kind));
             }
             if state.frozen || fault_of_shard.is_frozen {
@@ -154,6 +192,14 @@ impl DoubleState {
             self.records.remove(key);
         }
         result
+    }
+
+    /// Returns what the test lets go wrong with a call that arrives now.
+    fn next_fault(&mut self, op: RemoteOp) -> Option<Fault> {
+        match self.scripts.get_mut(&op).and_then(VecDeque::pop_front) {
+            Some(outcome) => outcome.err().map(Fault::Refuses),
+            None => self.faults.get(&op).copied(),
+        }
     }
 
     pub(super) fn flush(&mut self) {

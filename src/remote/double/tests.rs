@@ -68,6 +68,28 @@ async fn a_failed_call_is_counted_and_not_executed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_script_says_how_each_call_ends_and_the_log_has_them_in_order() {
+    let double = Double::new();
+    let (one, other) = (double.process(), double.process());
+    double.fail(&[RemoteOp::Get], RemoteErrorKind::ReadOnly);
+    double.script(RemoteOp::Get, [Ok(()), Err(RemoteErrorKind::Timeout)]);
+    let kind = |error: RemoteError| error.kind();
+    assert_eq!(one.get(&key()).await.map_err(kind), Ok(None));
+    assert_eq!(other.get(&key()).await.map_err(kind), Err(RemoteErrorKind::Timeout));
+    other.probe(Shard::ONLY).await.unwrap();
+    assert_eq!(one.get(&key()).await.map_err(kind), Err(RemoteErrorKind::ReadOnly));
+    double.script(RemoteOp::Get, [Err(RemoteErrorKind::Timeout)]);
+    double.heal(RemoteOp::ALL);
+    assert_eq!(one.get(&key()).await.map_err(kind), Ok(None));
+
+    let log: Vec<_> = double.call_log().iter().map(ToString::to_string).collect();
+    let all = ["0 get k", "1 get k: timeout", "1 probe", "0 get k: read_only", "0 get k"];
+    assert_eq!(log, all);
+    double.forget_calls();
+    assert!(double.call_log().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_whose_reply_is_lost_or_broken_is_executed() {
     let double = Double::new();
     let process = double.process();

@@ -32,6 +32,8 @@ pub(super) struct Known {
     /// The keys that this process itself has invalidated. Those of other processes may have been
     /// put: a value that was put carries a stamp of before its announcement.
     keys: Positions<Key, EndedKey>,
+    /// A position that no stale mark of a key is above; `None` before the log was asked.
+    marked_keys: Option<u64>,
     everything: u64,
     everything_stale: Option<Announced>,
     /// The last items with their positions, in the order in which this process heard of them, but
@@ -66,6 +68,14 @@ pub(crate) struct JudgedEntry<'a> {
     pub(crate) tags: &'a [Tag],
     pub(crate) stamp: Option<Stamp>,
     pub(crate) version: Option<Version>,
+}
+
+impl JudgedEntry<'_> {
+    /// Returns the tags whose records make it stale.
+    pub(crate) fn marks(self) -> Vec<Tag> {
+        let mark_of_key = Tag::mark_of_key(self.key);
+        self.tags.iter().map(Tag::stale_mark).chain([mark_of_key]).collect()
+    }
 }
 
 /// How this process has invalidated a key: entries that were stamped before and have a lower version
@@ -106,6 +116,7 @@ impl Known {
             since: header.last,
             tags: Positions::default(),
             keys: Positions::default(),
+            marked_keys: None,
             everything: header.everything,
             everything_stale: (stale.position > 0).then_some(stale),
             recent: VecDeque::new(),
@@ -124,10 +135,13 @@ impl Known {
         if positions.into_iter().any(|tag| stamp.position < tag.position) {
             return Liveness::Dead;
         }
-        if !tags.is_empty() && stamp.position < self.since {
+        let is_older = |position| stamp.position < position;
+        let has_record = !tags.is_empty() || self.marked_keys.is_none_or(is_older);
+        if has_record && is_older(self.since) {
             return Liveness::Unknown;
         }
-        let marks = tags.iter().filter_map(|tag| self.tags.get(&tag.stale_mark()));
+        let marks = entry.marks();
+        let marks = marks.iter().filter_map(|mark| self.tags.get(mark));
         let marks = marks.chain(&self.everything_stale);
         let marks = marks.filter(|mark| stamp.position < mark.position);
         marks.map(|mark| mark.at).min().map_or(Liveness::Alive, Liveness::Stale)
@@ -149,8 +163,9 @@ impl Known {
         let mut recent = self.recent.iter();
         stamp.position >= arrived.position
             || stamp.position >= self.recent_since
-                && !recent
-                    .any(|(position, item)| is_between(*position) && item.concerns(entry.tags))
+                && !recent.any(|(position, item)| {
+                    is_between(*position) && item.concerns(entry.key, entry.tags)
+                })
     }
 
     /// Returns whether this process has invalidated the key of an entry since it was computed.
@@ -206,6 +221,11 @@ impl Known {
         is_new
     }
 
+    /// Notes a position that has the stale mark of a key, or is above all of them.
+    pub(super) fn note_marked_keys(&mut self, position: u64) {
+        self.marked_keys = self.marked_keys.max(Some(position));
+    }
+
     /// Notes it where it is the last one of its kind.
     fn note_last(&mut self, position: u64, item: &LogItem, now: Tick, max_tags: usize) -> bool {
         let announced = Announced { position, at: Some(now) };
@@ -223,6 +243,10 @@ impl Known {
                 position > known
             }
             LogItem::Key(_) => position > self.applied.position,
+            LogItem::Tag(tag) if *tag == Tag::of_marked_keys() => {
+                self.note_marked_keys(position);
+                false
+            }
             LogItem::Tag(tag) => {
                 let known = self.tags.get(tag).map_or(0, |known| known.position);
                 if position <= known.max(self.since) {
@@ -251,15 +275,15 @@ impl Known {
         let keys =
             self.keys.iter().map(|(key, ended)| (key.as_bytes(), (ended.position, ended.version)));
         (tags.collect::<BTreeMap<_, _>>(), keys.collect::<BTreeMap<_, _>>()).hash(to);
-        (self.applied, self.server, self.since, self.everything).hash(to);
+        (self.applied, self.server, self.since, self.everything, self.marked_keys).hash(to);
     }
 }
 
-/// Judges an entry that carries `stamp` by what the log says of its tags, and after those of their
-/// stale marks.
-pub(crate) fn judge_by(said: &LogPositions, stamp: Stamp) -> Liveness {
+/// Judges an entry that carries `stamp` by what the log says of its `tags`, so many, and after those
+/// of what makes it stale.
+pub(crate) fn judge_by(said: &LogPositions, tags: usize, stamp: Stamp) -> Liveness {
     let is_later = |position: &u64| stamp.position < *position;
-    let (tags, marks) = said.positions.split_at(said.positions.len() / 2);
+    let (tags, marks) = said.positions.split_at(tags);
     let is_dead = said.header.epoch != stamp.epoch
         || is_later(&said.header.everything)
         || tags.iter().any(is_later);

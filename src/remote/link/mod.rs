@@ -428,7 +428,21 @@ impl Link {
 
     /// Returns whether the remote does not know yet of something that has ended an entry, perhaps.
     fn is_to_be_told_of(&self, entry: JudgedEntry<'_>) -> bool {
-        self.journal.has_any_of(entry.tags) || self.journal.concerns(entry.key)
+        let is_told = self.journal.is_empty();
+        !is_told
+            && (self.journal.has_any_of(entry.tags)
+                || self.journal.has_any_of(&entry.marks())
+                || self.journal.concerns(entry.key))
+    }
+
+    /// Takes from the log where it has the last stale mark of a key.
+    pub(super) fn is_told_of_marked_keys(&mut self, said: &LogHeader, position: u64) {
+        // A late reply does not know of what this process has missed since.
+        let is_enough =
+            |known: &&mut Known| known.applied.epoch == said.epoch && known.since <= said.last;
+        if let Some(known) = self.known.as_mut().filter(is_enough) {
+            known.note_marked_keys(position);
+        }
     }
 
     /// Returns up to where this process has heard of the log, for a caller that comes now; `None` where
@@ -606,6 +620,14 @@ fn is_uri_tag(key: &Key) -> bool {
 /// Returns what is said of keys in the log: one key stands for all that a write to a URI ends.
 pub(super) fn items_of_keys(keys: &[Key]) -> Vec<LogItem> {
     crate::key::announced(keys).into_iter().map(LogItem::Key).collect()
+}
+
+/// Returns what is said of tags in the log. With the stale mark of a key comes the record by which
+/// processes that begin to follow the log later know that there is one.
+pub(super) fn items_of_tags(tags: &[Tag]) -> Vec<LogItem> {
+    let marks_a_key = tags.iter().any(|tag| tag.marked_key().is_some());
+    let last = marks_a_key.then(Tag::of_marked_keys);
+    tags.iter().cloned().chain(last).map(LogItem::from).collect()
 }
 
 #[cfg(test)]

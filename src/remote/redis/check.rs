@@ -87,8 +87,7 @@ pub(super) fn acl_rules(link: &Pool, prefix: &str) -> String {
     let pattern = escape_glob(prefix);
     // Before Redis 7 a new user may use all channels, and then none can be added.
     let mut rules = format!("resetchannels ~{pattern}* &{pattern}*");
-    let target = link.target();
-    let own = target.own_commands().iter().chain(target.welcome_commands()).copied();
+    let own = link.target().own_commands().iter().copied();
     for command in COMMANDS.split(' ').chain(own).chain([WELCOME]) {
         rules.push_str(" +");
         rules.push_str(command);

@@ -22,11 +22,11 @@ use tokio::time::{Instant, sleep, timeout, timeout_at};
 
 use crate::key::Key;
 use crate::remote::RemoteErrorKind;
+use crate::remote::pause::Pause;
 pub(super) use crate::remote::redis::cluster::inboxes::{NotHeard, SlotInboxes};
+use crate::remote::redis::cluster::slots::{MOST_NODES, SLOTS, SlotMap};
 pub(super) use crate::remote::redis::cluster::slots::{Place, slot_of, tag_of_slot};
-use crate::remote::redis::cluster::slots::{SLOTS, SlotMap};
 use crate::remote::redis::connection::{Command, Subscription, Target};
-use crate::remote::redis::pause::Pause;
 use crate::remote::redis::pool::{CallerPatience, Pool, Request};
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 
@@ -48,9 +48,6 @@ const OTHERS_ASKED: u32 = 3;
 
 /// How long reading the map may take.
 const READ_LIMIT: Duration = Duration::from_secs(2);
-
-/// More nodes than a cluster has.
-const MOST_NODES: usize = 1000;
 
 /// The nodes of a cluster.
 pub(super) struct Cluster {
@@ -196,8 +193,9 @@ impl Cluster {
         self.read_after(Instant::now()).await?;
         let map = self.map().await?;
         if map.slots() < SLOTS {
-            let missing = format!("{} of {SLOTS} slots have no node", SLOTS - map.slots());
-            return Err(CallFailure::new(RemoteErrorKind::Unavailable, Cause::Plain, missing));
+            let missing = SLOTS - map.slots();
+            let said = format!("{missing} of {SLOTS} slots have no node");
+            return Err(CallFailure::unavailable(said));
         }
         let known = map.nodes_and_slots().iter();
         known
@@ -266,7 +264,7 @@ impl Cluster {
         };
         owner.cloned().ok_or_else(|| {
             self.read_soon();
-            CallFailure::new(RemoteErrorKind::Unavailable, Cause::Plain, "no node has this slot")
+            CallFailure::unavailable("no node has this slot")
         })
     }
 
@@ -349,11 +347,7 @@ impl Cluster {
             let map = SlotMap::read(&reply, &place)?;
             // A node that was reset, or has lost its file, answers too. It knows nothing.
             if map.nodes().len() == 0 {
-                return Err(CallFailure::new(
-                    RemoteErrorKind::Unavailable,
-                    Cause::Plain,
-                    "the node knows of no slots",
-                ));
+                return Err(CallFailure::unavailable("the node knows of no slots"));
             }
             Ok(map)
         });

@@ -7,7 +7,6 @@
 pub(super) mod messages;
 mod topology;
 
-use std::fmt;
 use std::future::Future;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -27,7 +26,7 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::error::ConfigError;
 use crate::remote::RemoteErrorKind;
 use crate::remote::redis::cluster::slots::slot_of;
-pub(super) use crate::remote::redis::connection::messages::SlotNotice;
+pub(super) use crate::remote::redis::connection::messages::ChannelNotice;
 pub(super) use crate::remote::redis::connection::messages::Subscription;
 use crate::remote::redis::connection::messages::{Messages, Pulse};
 use crate::remote::redis::credentials::{Login, RedisCredentials, retry_pause};
@@ -122,11 +121,11 @@ pub(super) struct Target {
     kind: Kind,
     /// One at least.
     infos: Vec<ConnectionInfo>,
-    certificates: Certificates,
+    pub(super) certificates: Certificates,
     /// The name that the server lists our connections by; none is sent where it is empty.
     client_name: Arc<str>,
     /// Who we are, where the URL does not say it.
-    login: Option<Login>,
+    pub(super) login: Option<Login>,
 }
 
 /// What the named servers are.
@@ -181,33 +180,9 @@ impl Target {
         Ok(Self::of(Kind::Sentinel(primary.to_owned()), parse_all(urls)?))
     }
 
-    /// Trusts these certificates, in PEM, instead of the system's.
-    #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-    pub(super) fn with_roots(mut self, pem: &[u8]) -> Result<Self, ConfigError> {
-        self.certificates = self.certificates.with_roots(pem)?;
-        Ok(self)
-    }
-
-    /// Shows this certificate to servers that ask for one.
-    #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-    pub(super) fn with_own_certificate(
-        mut self,
-        chain: &[u8],
-        key: &[u8],
-    ) -> Result<Self, ConfigError> {
-        self.certificates = self.certificates.with_own(chain, key)?;
-        Ok(self)
-    }
-
     /// Names the connections; `""` sends no name.
     pub(super) fn with_client_name(mut self, name: &str) -> Self {
         self.client_name = name.into();
-        self
-    }
-
-    /// Asks `login` who we are, before each connection.
-    pub(super) fn with_login(mut self, login: Login) -> Self {
-        self.login = Some(login);
         self
     }
 
@@ -341,22 +316,15 @@ impl Target {
         }
     }
 
-    /// Returns the commands that connecting itself needs the right to.
+    /// Returns the commands that such servers need the right to, besides those of all; and the last
+    /// two of a cluster, which are sent and not needed.
     pub(super) fn own_commands(&self) -> &'static [&'static str] {
         match (&self.kind, self.database()) {
             (Kind::Single, 0) => &[],
             (Kind::Single, _) => &["select"],
-            (Kind::Cluster, _) => &["asking", "cluster|slots"],
+            (Kind::Cluster, _) => &["asking", "cluster|slots", "ssubscribe", "spublish"],
             (Kind::Sentinel(_), 0) => &["role"],
             (Kind::Sentinel(_), _) => &["role", "select"],
-        }
-    }
-
-    /// Returns the commands that go to such servers alone, and are not needed.
-    pub(super) const fn welcome_commands(&self) -> &'static [&'static str] {
-        match &self.kind {
-            Kind::Cluster => &["ssubscribe", "spublish"],
-            _ => &[],
         }
     }
 
@@ -400,13 +368,6 @@ fn with_user(
     }
 }
 
-/// Shows no user, no password and no path.
-impl fmt::Debug for Target {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.infos.iter().map(address)).finish()
-    }
-}
-
 /// Writes where a server is: no user, no password and no path.
 fn address(info: &ConnectionInfo) -> String {
     match info.addr() {
@@ -438,10 +399,10 @@ impl Connection {
     }
 
     /// The same to a node that is about to take the key over.
-    pub(super) async fn send_asking(&self, command: &Command) -> Result<ServerReply, CallFailure> {
+    pub(super) async fn send_asking(&self, command: Command) -> Result<ServerReply, CallFailure> {
         // Together: nothing may come between the two.
         let mut both = redis::pipe();
-        both.cmd("ASKING").ignore().add_command(command.0.clone());
+        both.cmd("ASKING").ignore().add_command(command.0);
         let values = self.link.clone().req_packed_commands(&both, 1, 1).await;
         let value = values.map_err(failure)?.pop().ok_or_else(CallFailure::nonsense)?;
         reply(value)
@@ -529,16 +490,8 @@ const HAS_TLS: bool = cfg!(any(feature = "redis-tls-rustls", feature = "redis-tl
 fn tcp_settings() -> TcpSettings {
     let keepalive = socket2::TcpKeepalive::new().with_time(PEER_TIMEOUT);
     let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
-    with_user_timeout(settings)
-}
-
-#[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
-fn with_user_timeout(settings: TcpSettings) -> TcpSettings {
-    settings.set_user_timeout(PEER_TIMEOUT)
-}
-
-#[cfg(not(any(target_os = "android", target_os = "fuchsia", target_os = "linux")))]
-fn with_user_timeout(settings: TcpSettings) -> TcpSettings {
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = settings.set_user_timeout(PEER_TIMEOUT);
     settings
 }
 
@@ -585,8 +538,7 @@ fn client_failure(error: &RedisError) -> CallFailure {
             CallFailure::new(RemoteErrorKind::Denied, Cause::Plain, "wrong user or password")
         }
         // TLS that is refused is such a thing too.
-        ErrorKind::Client => CallFailure::disconnected(error.to_string()),
-        _ if gone => CallFailure::disconnected(error.to_string()),
+        kind if gone || kind == ErrorKind::Client => CallFailure::disconnected(error.to_string()),
         _ => CallFailure::new(RemoteErrorKind::Protocol, Cause::Plain, error.category()),
     }
 }

@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::time::{Instant, timeout};
 
 use crate::error::BoxError;
-use crate::remote::redis::pause::Pause;
+use crate::remote::pause::Pause;
 use crate::remote::redis::reply::{CallFailure, PROVIDER};
 
 /// How long a provider may take.
@@ -176,15 +176,12 @@ impl Login {
             Ok(Err(_)) => format!("{PROVIDER} panicked"),
             Err(_) => format!("{PROVIDER} took longer than {PROVIDER_TIMEOUT:?}"),
         };
-        Err(self.has_failed(CallFailure::disconnected(problem)))
-    }
-
-    fn has_failed(&self, failure: CallFailure) -> CallFailure {
+        let failure = CallFailure::disconnected(problem);
         let mut failed = self.0.failed.lock();
         let mut backoff = failed.take().map_or_else(retry_pause, |before| before.backoff);
         let next = Instant::now() + backoff.lengthen();
         *failed = Some(FailedLogin { backoff, next, failure: failure.clone() });
-        failure
+        Err(failure)
     }
 }
 

@@ -14,7 +14,7 @@ use crate::remote::redis::Redis;
 use crate::remote::redis::connection::Command;
 use crate::remote::redis::lock::{countable, is_passing, poll_pause};
 use crate::remote::redis::names::Names;
-use crate::remote::redis::pool::Pool;
+use crate::remote::redis::pool::{Pool, Request};
 use crate::remote::redis::reply::{CallFailure, Cause, ServerReply};
 use crate::remote::{RemoteError, RemoteErrorKind};
 
@@ -210,7 +210,7 @@ impl LegacyLock {
         }
         // Executed twice, it would delete the next holder's lock.
         let delete = Command::new("DEL").arg(&self.name);
-        Ok(self.limited(self.link.send_once(&delete)).await?.int()? == 1)
+        Ok(self.limited(self.link.ask(Request::Once(&delete))).await?.int()? == 1)
     }
 }
 
@@ -218,7 +218,7 @@ impl LegacyLock {
 impl fmt::Debug for LegacyLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LegacyLock")
-            .field("servers", &self.link)
+            .field("servers", &self.link.target().address())
             .field("lease", &self.lease)
             .finish_non_exhaustive()
     }

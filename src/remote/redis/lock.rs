@@ -12,10 +12,10 @@ use tokio_util::task::AbortOnDropHandle;
 use crate::error::ConfigError;
 use crate::lease::grant::Token;
 use crate::lease::wakes::Listener;
+use crate::remote::pause::Pause;
 use crate::remote::redis::connection::Script;
 use crate::remote::redis::lock_inbox::LockInbox;
 use crate::remote::redis::names::{Names, lock_record};
-use crate::remote::redis::pause::Pause;
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::remote::millis;
 use crate::remote::redis::reply::{CallFailure, ServerReply};
@@ -158,7 +158,8 @@ impl RedisLock {
             RedisLockGuard { held: Arc::new(held), extending: None, taken: true, fence: 0 };
         let lease = millis(self.lease);
         let reply = guard.held.run(&scripts::LOCK, &[lease.as_bytes(), inbox.as_bytes()]).await?;
-        match *numbers(&reply)? {
+        let numbers = reply.array()?.iter().map(ServerReply::int).collect::<Result<Vec<_>, _>>()?;
+        match *numbers {
             [1, fence] => guard.fence = u64::try_from(fence).unwrap_or_default(),
             [0, left, is_told] => {
                 guard.taken = false;
@@ -248,10 +249,6 @@ pub(super) const fn poll_pause() -> Pause {
     Pause::of_millis(25, 250)
 }
 
-fn numbers(reply: &ServerReply) -> Result<Vec<i64>, CallFailure> {
-    reply.array()?.iter().map(ServerReply::int).collect()
-}
-
 /// Keeps a duration within what can be added to a time, and above nothing.
 pub(super) fn countable(duration: Duration) -> Duration {
     duration.clamp(Duration::from_millis(1), Duration::from_secs(3600 * 24 * 365))
@@ -265,7 +262,7 @@ pub(super) const fn is_passing(kind: RemoteErrorKind) -> bool {
 impl fmt::Debug for RedisLock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisLock")
-            .field("servers", &self.link)
+            .field("servers", &self.link.target().address())
             .field("lease", &self.lease)
             .field("auto_extend", &self.extend)
             .finish_non_exhaustive()

@@ -9,6 +9,7 @@ use tokio::time::sleep;
 
 use crate::key::Key;
 use crate::lease::wakes::{Listener, Wakes};
+use crate::remote::redis::connection::ChannelNotice;
 use crate::remote::redis::credentials::retry_pause;
 use crate::remote::redis::pool::WeakPool;
 
@@ -54,7 +55,7 @@ impl LockInbox {
                 self.is_subscribed.store(true, Ordering::Release);
                 // The waiters have not registered yet, or with the subscription before.
                 self.wakes.wake_all();
-                while let Some((_, name)) = subscription.next().await {
+                while let Some(ChannelNotice::Message(_, name)) = subscription.next().await {
                     self.wakes.wake(Key::from_encoded(&name).stable_hash());
                 }
                 self.is_subscribed.store(false, Ordering::Release);

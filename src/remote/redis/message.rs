@@ -2,6 +2,7 @@
 
 use crate::key::{Key, Tag};
 use crate::lease::grant::{Epoch, Version};
+use crate::lease::wakes::Wakes;
 use crate::remote::{LogItem, LogUpdate};
 
 /// The first byte of every message. A message in another format is a hint to
@@ -21,37 +22,28 @@ pub(super) enum Message {
 
 /// Writes the message that wakes the processes that wait for a value.
 pub(super) fn filled(key: &Key, version: Version) -> Vec<u8> {
-    let mut message = wake(b'F', key);
-    message.extend_from_slice(version.to_string().as_bytes());
-    message
+    written(b'F', key.stable_hash(), version.to_string().as_bytes())
 }
 
 /// Writes the message that wakes the process that computes next, or all processes for
 /// a hold.
 pub(super) fn abandoned(key: &Key) -> Vec<u8> {
-    wake(b'A', key)
-}
-
-fn wake(event: u8, key: &Key) -> Vec<u8> {
-    let mut message = vec![FORMAT, event];
-    message.extend_from_slice(&key.stable_hash().to_be_bytes());
-    message
+    written(b'A', key.stable_hash(), &[])
 }
 
 /// Writes the message about an invalidated key, for waiting processes.
 pub(super) fn invalidated(process: u64, key: &Key) -> Vec<u8> {
-    let mut message = vec![FORMAT, b'I'];
-    message.extend_from_slice(&process.to_be_bytes());
-    message.extend_from_slice(key.as_bytes());
-    message
+    written(b'I', process, key.as_bytes())
 }
 
 /// Writes the beginning of what tells of an announcement. The script writes the rest: epoch and
 /// position in 16 digits each, then each item after its length.
 pub(super) fn announced(process: u64) -> Vec<u8> {
-    let mut message = vec![FORMAT, b'L'];
-    message.extend_from_slice(&process.to_be_bytes());
-    message
+    written(b'L', process, &[])
+}
+
+fn written(event: u8, number: u64, rest: &[u8]) -> Vec<u8> {
+    [&[FORMAT, event], &number.to_be_bytes()[..], rest].concat()
 }
 
 impl Message {
@@ -73,6 +65,15 @@ impl Message {
             }
             _ => None,
         }
+    }
+}
+
+/// Wakes whom a message concerns: all where it makes no sense.
+pub(super) fn wake(wakes: &Wakes, message: Option<Message>) {
+    match message {
+        Some(Message::Woken(hash)) => wakes.wake(hash),
+        Some(Message::Invalidated(_, key)) => wakes.wake(key.stable_hash()),
+        Some(Message::Announced(..)) | None => wakes.wake_all(),
     }
 }
 

@@ -40,7 +40,6 @@
 //! - `pool`: the connection for commands.
 //! - `subscriber`: the connection for messages.
 //! - `connection`, `connection/topology`, `tls`: the client library; no other file names it.
-//! - `pause`: how long each of them waits before it tries again.
 //! - `credentials`: user names and passwords that change.
 //! - `check`, `eviction`: what is missing on a server, and a policy that evicts locks.
 //! - `lock`, `lock_inbox`, `legacy`: the lock alone, without a cache.
@@ -59,7 +58,6 @@ mod log;
 mod message;
 mod names;
 mod oversize;
-mod pause;
 mod pool;
 mod remote;
 mod reply;
@@ -192,7 +190,9 @@ impl Redis {
     #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
     #[cfg_attr(docsrs, doc(cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))))]
     pub fn root_certificates(mut self, pem: impl AsRef<[u8]>) -> Result<Self, ConfigError> {
-        self.link = Pool::new(self.link.target().clone().with_roots(pem.as_ref())?);
+        let mut target = self.link.target().clone();
+        target.certificates = target.certificates.with_roots(pem.as_ref())?;
+        self.link = Pool::new(target);
         Ok(self)
     }
 
@@ -212,8 +212,9 @@ impl Redis {
         chain: impl AsRef<[u8]>,
         key: impl AsRef<[u8]>,
     ) -> Result<Self, ConfigError> {
-        let target = self.link.target().clone().with_own_certificate(chain.as_ref(), key.as_ref());
-        self.link = Pool::new(target?);
+        let mut target = self.link.target().clone();
+        target.certificates = target.certificates.with_own(chain.as_ref(), key.as_ref())?;
+        self.link = Pool::new(target);
         Ok(self)
     }
 
@@ -237,8 +238,9 @@ impl Redis {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn credentials(mut self, provider: impl CredentialsProvider) -> Self {
-        let login = Login::new(provider);
-        self.link = Pool::new(self.link.target().clone().with_login(login));
+        let mut target = self.link.target().clone();
+        target.login = Some(Login::new(provider));
+        self.link = Pool::new(target);
         self
     }
 
@@ -445,7 +447,7 @@ impl Redis {
 impl fmt::Debug for Redis {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Redis")
-            .field("servers", &self.link)
+            .field("servers", &self.link.target().address())
             .field("namespace", &self.namespace)
             .finish_non_exhaustive()
     }

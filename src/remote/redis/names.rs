@@ -1,6 +1,6 @@
 //! The names of entries, channels and the log in Redis.
 
-use std::fmt::{self, Write as _};
+use std::fmt;
 
 use crate::error::ConfigError;
 use crate::key::Key;
@@ -170,13 +170,9 @@ fn check_namespace(namespace: &str) -> Result<(), ConfigError> {
         return Err(ConfigError::new(&["namespace"], reason));
     }
     check(namespace, &["namespace"])?;
-    check_parts(namespace)
-}
-
-/// The first part of a name that is a number, or the word of legacy locks, ends the namespace: so
-/// it has no such part itself. Otherwise `a:1` with the cache `b` would share its names with `a`
-/// and the cache `1:b`, and a user with the rights to `a` could read `a:1`.
-fn check_parts(namespace: &str) -> Result<(), ConfigError> {
+    // The first part of a name that is a number, or the word of legacy locks, ends the namespace: so
+    // it has no such part itself. Otherwise `a:1` with the cache `b` would share its names with `a`
+    // and the cache `1:b`, and a user with the rights to `a` could read `a:1`.
     let ends = |part: &&str| *part == LEGACY || part.bytes().all(|byte| byte.is_ascii_digit());
     match namespace.split(':').find(ends) {
         None => Ok(()),
@@ -201,12 +197,7 @@ fn slot_tag(key: &[u8], secret: Option<NameSecret>) -> Vec<u8> {
         None if plain => return key.to_vec(),
         None => blake3::hash(key),
     };
-    let mut tag = String::with_capacity(33);
-    tag.push('#');
-    for byte in &digest.as_bytes()[..16] {
-        write!(tag, "{byte:02x}").expect("a string takes whatever is written");
-    }
-    tag.into_bytes()
+    [b"#", &digest.to_hex().as_bytes()[..32]].concat()
 }
 
 #[cfg(test)]

@@ -21,7 +21,6 @@ const HEAD: usize = 20;
 ///
 /// The size is not asked for before each read: a hit would cost a second command, or a script in
 /// place of `GET`. So the first read of such a value carries it whole.
-#[derive(Debug)]
 pub(super) struct Oversize {
     max_bytes: usize,
     /// Stable hashes. Of two keys with one hash, one costs a command more.

@@ -2,7 +2,6 @@
 //! replaced when it is of no use any more.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Once, Weak};
@@ -113,6 +112,10 @@ impl CallerPatience {
 pub(super) enum Request<'a> {
     Command(&'a Command),
     /// Never again, whatever happens to it.
+    #[cfg_attr(
+        not(feature = "redis-legacy-lock"),
+        allow(dead_code, reason = "commands of the older lock")
+    )]
     Once(&'a Command),
     Script(&'a Script, &'a [&'a [u8]], &'a [&'a [u8]]),
 }
@@ -175,12 +178,6 @@ impl Pool {
         self.ask(Request::Command(command)).await
     }
 
-    /// Sends `command` once, whatever happens to it.
-    #[cfg_attr(not(feature = "redis-legacy-lock"), allow(dead_code, reason = "for that lock"))]
-    pub(super) async fn send_once(&self, command: &Command) -> Result<ServerReply, CallFailure> {
-        self.ask(Request::Once(command)).await
-    }
-
     /// Runs `script`: one round trip, unless the server has forgotten it. The first call sends it
     /// in full, so that nothing is loaded when processes connect.
     pub(super) async fn run(
@@ -192,7 +189,7 @@ impl Pool {
         self.ask(Request::Script(script, keys, args)).await
     }
 
-    async fn ask(&self, request: Request<'_>) -> Result<ServerReply, CallFailure> {
+    pub(super) async fn ask(&self, request: Request<'_>) -> Result<ServerReply, CallFailure> {
         match &self.0.cluster {
             Some(cluster) => cluster.send(request).await,
             None => self.ask_here(request, false).await,
@@ -206,12 +203,12 @@ impl Pool {
         is_asking: bool,
     ) -> Result<ServerReply, CallFailure> {
         match request {
-            Request::Command(command) | Request::Once(command) if is_asking => {
+            _ if is_asking => {
+                let command = match request {
+                    Request::Command(command) | Request::Once(command) => command.clone(),
+                    Request::Script(script, keys, args) => script.in_full(keys, args),
+                };
                 self.0.opened().await?.connection.send_asking(command).await
-            }
-            Request::Script(script, keys, args) if is_asking => {
-                let command = script.in_full(keys, args);
-                self.0.opened().await?.connection.send_asking(&command).await
             }
             Request::Command(command) => self.send_here(command).await,
             Request::Once(command) => self.send_on(&self.0.opened().await?, command).await,
@@ -234,7 +231,8 @@ impl Pool {
     }
 
     async fn send_here(&self, command: &Command) -> Result<ServerReply, CallFailure> {
-        let Some(open) = self.0.open() else {
+        let open = self.0.slot.lock().open.clone();
+        let Some(open) = open else {
             return self.send_on(&self.0.opened().await?, command).await;
         };
         match self.send_on(&open, command).await {
@@ -409,10 +407,6 @@ impl Pool {
 }
 
 impl PoolState {
-    fn open(&self) -> Option<Open> {
-        self.slot.lock().open.clone()
-    }
-
     /// Returns the open connection, or waits for the one attempt to open it, which all
     /// callers share.
     async fn opened(self: &Arc<Self>) -> Result<Open, CallFailure> {
@@ -474,14 +468,11 @@ impl PoolState {
     }
 
     fn has_tried(&self, begun: Instant, limit: Duration, failed: Option<&CallFailure>) {
-        match failed {
-            Some(_) if begun.elapsed() >= limit => _ = self.late.fetch_add(1, Ordering::Relaxed),
-            Some(_) => (),
-            None => self.late.store(0, Ordering::Relaxed),
+        let Some(failure) = failed else { return self.late.store(0, Ordering::Relaxed) };
+        if begun.elapsed() >= limit {
+            self.late.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(failure) = failed {
-            self.report(failure);
-        }
+        self.report(failure);
     }
 
     /// Says in the log what does not mend itself, once until a connection is of use.
@@ -512,11 +503,5 @@ impl PoolState {
 impl Drop for PoolState {
     fn drop(&mut self) {
         self.lock_inboxes.get_mut().values().for_each(|inbox| inbox.stop());
-    }
-}
-
-impl fmt::Debug for Pool {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.target.fmt(f)
     }
 }

@@ -27,7 +27,6 @@ use crate::remote::{
 };
 
 /// Redis as the remote of one cache.
-#[derive(Debug)]
 pub(super) struct RedisRemote {
     pub(super) link: Pool,
     pub(super) names: Names,
@@ -142,9 +141,8 @@ impl RedisRemote {
         channel: &WakeChannel,
     ) -> Result<AcquireOutcome, CallFailure> {
         let (inbox, kind) = match channel {
-            WakeChannel::Nowhere => ("", ""),
             WakeChannel::OfProcess => (&*self.ear.inbox, ""),
-            WakeChannel::NotYet(_) => ("", ""),
+            WakeChannel::Nowhere | WakeChannel::NotYet(_) => ("", ""),
             WakeChannel::OfSlot(name) => (&**name, "s"),
         };
         let token = ask.token.to_string();

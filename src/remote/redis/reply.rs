@@ -112,6 +112,10 @@ impl CallFailure {
         Self::new(RemoteErrorKind::Connection, Cause::Broken, said)
     }
 
+    pub(super) fn unavailable(said: impl Into<String>) -> Self {
+        Self::new(RemoteErrorKind::Unavailable, Cause::Plain, said)
+    }
+
     pub(super) fn late() -> Self {
         Self::new(RemoteErrorKind::Timeout, Cause::Plain, "no answer in time")
     }

@@ -8,9 +8,9 @@ use bytes::Bytes;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::lease::wakes::Wakes;
-use crate::remote::redis::connection::{Command, Subscription};
-use crate::remote::redis::message::Message;
-use crate::remote::redis::pause::Pause;
+use crate::remote::pause::Pause;
+use crate::remote::redis::connection::{ChannelNotice, Command, Subscription};
+use crate::remote::redis::message::{Message, wake};
 use crate::remote::redis::pool::Pool;
 use crate::remote::redis::reply::CallFailure;
 use crate::remote::{Notice, OnNotice};
@@ -24,7 +24,6 @@ const STEADY_AFTER: Duration = Duration::from_secs(2);
 const REFUSALS: u32 = 3;
 
 /// Listens to the other processes for one cache.
-#[derive(Debug)]
 pub(super) struct Ear {
     pub(super) process: u64,
     pub(super) inbox: String,
@@ -65,7 +64,8 @@ impl Ear {
                     refusals = 0;
                 }
                 Some(failure) if is_refused => {
-                    warn(&link, &failure);
+                    let kind = failure.kind.as_str();
+                    crate::observe::warn_of_silence(&link.target().address(), kind);
                     refusals += 1;
                 }
                 Some(_) if refusals < REFUSALS => refusals += 1,
@@ -76,11 +76,12 @@ impl Ear {
     }
 
     async fn hear(&self, mut subscription: Subscription, listener: &Weak<dyn OnNotice>) {
-        let subscribed = SubscribedMark::from_now_on(&self.subscribed);
+        self.subscribed.store(true, Ordering::Release);
+        let subscribed = SubscribedMark(&self.subscribed);
         notify(listener, Notice::Subscribed);
         // A wake-up may have been published before the subscription.
         self.wakes.wake_all();
-        while let Some((channel, message)) = subscription.next().await {
+        while let Some(ChannelNotice::Message(channel, message)) = subscription.next().await {
             self.take(&channel, &message, listener);
         }
         drop(subscribed);
@@ -90,18 +91,11 @@ impl Ear {
     fn take(&self, channel: &str, message: &Bytes, listener: &Weak<dyn OnNotice>) {
         let message = Message::decode(message);
         if channel == self.inbox {
-            match message {
-                Some(Message::Woken(hash)) => self.wakes.wake(hash),
-                Some(Message::Invalidated(_, key)) => self.wakes.wake(key.stable_hash()),
-                _ => self.wakes.wake_all(),
-            }
-            return;
-        }
-        match message {
-            Some(Message::Announced(from, update)) if from != self.process => {
-                notify(listener, Notice::Announced(update));
-            }
-            _ => (),
+            wake(&self.wakes, message);
+        } else if let Some(Message::Announced(from, update)) = message
+            && from != self.process
+        {
+            notify(listener, Notice::Announced(update));
         }
     }
 }
@@ -112,19 +106,8 @@ async fn answers(link: &Pool) -> bool {
     matches!(timeout(STEADY_AFTER, link.send(&ping)).await, Ok(Ok(_)))
 }
 
-fn warn(link: &Pool, failure: &CallFailure) {
-    crate::observe::warn_of_silence(&link.target().address(), failure.kind.as_str());
-}
-
 /// Marks that messages arrive, however the listening ends.
 struct SubscribedMark<'a>(&'a AtomicBool);
-
-impl<'a> SubscribedMark<'a> {
-    fn from_now_on(mark: &'a AtomicBool) -> Self {
-        mark.store(true, Ordering::Release);
-        Self(mark)
-    }
-}
 
 impl Drop for SubscribedMark<'_> {
     fn drop(&mut self) {

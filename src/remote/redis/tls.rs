@@ -1,9 +1,6 @@
 //! What `rediss://` needs beside the client crate.
 
 #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-use std::sync::Arc;
-
-#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
 use redis::{Client, ClientTlsConfig, TlsCertificates};
 use redis::{ConnectionInfo, RedisError};
 
@@ -19,17 +16,10 @@ use crate::remote::redis::tls::rustls_needs::system_roots;
 pub(super) struct Certificates {
     /// Those that are trusted instead of the system's.
     #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-    roots: Option<Arc<[u8]>>,
+    roots: Option<Vec<u8>>,
     /// Our own chain, and its secret key.
     #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-    own: Option<OwnCertificate>,
-}
-
-#[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
-#[derive(Clone)]
-struct OwnCertificate {
-    chain: Arc<[u8]>,
-    key: Arc<[u8]>,
+    own: Option<ClientTlsConfig>,
 }
 
 #[cfg(any(feature = "redis-tls-rustls", feature = "redis-tls-native"))]
@@ -44,7 +34,7 @@ impl Certificates {
 
     pub(super) fn with_own(mut self, chain: &[u8], key: &[u8]) -> Result<Self, ConfigError> {
         let refuse = |reason| Err(ConfigError::new(&["client_certificate"], reason));
-        self.own = Some(OwnCertificate { chain: chain.into(), key: key.into() });
+        self.own = Some(ClientTlsConfig { client_cert: chain.into(), client_key: key.into() });
         if !has_certificate(chain) {
             return refuse("has no certificate in PEM as its first argument");
         }
@@ -62,18 +52,13 @@ impl Certificates {
 
     /// Makes connections to `info` show and trust these.
     pub(super) fn apply(&self, info: ConnectionInfo) -> Result<ConnectionInfo, RedisError> {
-        let Some(certificates) = self.for_client() else { return Ok(info) };
+        let root_cert = self.roots.clone().or_else(|| system_roots().map(<[u8]>::to_vec));
+        let client_tls = self.own.clone();
+        if root_cert.is_none() && client_tls.is_none() {
+            return Ok(info);
+        }
+        let certificates = TlsCertificates { client_tls, root_cert };
         Ok(Client::build_with_tls(info, certificates)?.get_connection_info().clone())
-    }
-
-    pub(super) fn for_client(&self) -> Option<TlsCertificates> {
-        let roots = self.roots.as_deref().or_else(|| system_roots());
-        let own = self.own.as_ref().map(|own| ClientTlsConfig {
-            client_cert: own.chain.to_vec(),
-            client_key: own.key.to_vec(),
-        });
-        (roots.is_some() || own.is_some())
-            .then(|| TlsCertificates { client_tls: own, root_cert: roots.map(<[u8]>::to_vec) })
     }
 }
 

@@ -126,7 +126,7 @@ macro_rules! each_http_setting {
                 ///
                 /// # Panics
                 ///
-                /// If one is neither a field name nor a pattern. And [`layer`](tower_layer::Layer::layer)
+                /// If one is neither a field name nor a pattern. And `layer`
                 /// panics where neither the layer nor one of its routes has an `identity`.
                 ///
                 /// # Examples

@@ -1,7 +1,7 @@
 //! Bodies that are read while they arrive.
 
 mod ends;
-mod fed;
+pub(crate) mod fed;
 mod keeping;
 mod misfits;
 mod passing;

@@ -1,17 +1,14 @@
 //! A response that may be stored: its verdict falls with the header section,
 //! and its body is read while it arrives.
 
-use std::collections::VecDeque;
-use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::Response;
 use http::response::Parts;
-use http_body::Frame;
 
 use crate::flight::door::{self, Conclusion, Destination, StoreChange};
-use crate::http::body::{Collection, Limits, ResponseBody, SharedBody, SourceBody};
+use crate::http::body::{CollectEnd, Collection, Limits, ResponseBody, SharedBody, SourceBody};
 use crate::http::body::{Content, collect};
 use crate::http::flow::fill;
 use crate::http::flow::lead::pump::{ArrivingBody, Pump};
@@ -24,9 +21,6 @@ use crate::http::rules::storable::{DeclineReason, Plan, UnstoredReason};
 use crate::http::stored::response::{StoredEntry, StoredResponse};
 use crate::key::{Key, Tag};
 use crate::lease::hold::FillTarget;
-
-/// The part of a body that has come, and the rest.
-type Arriving<B> = (VecDeque<Frame<Bytes>>, Pin<Box<B>>);
 
 /// The recipients of a response, besides the client whose request was forwarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,17 +52,16 @@ impl Head {
         }
         let limits = self.limits(&plan);
         let collected = collect(body, &limits).await;
-        let why = match collected {
-            Collection::Complete(bytes) => {
+        let why = match &collected.end {
+            CollectEnd::Complete => {
+                let bytes = collected.joined();
                 let stored = self.fill(&head, bytes.clone(), &plan, tags);
                 let response = Response::from_parts(head, ResponseBody::full(bytes));
                 return OriginOutcome::Response { response, stored, why: None };
             }
-            Collection::Arriving { so_far, rest } => {
-                return self.stream(head, (so_far, rest), &plan, tags, limits);
-            }
-            Collection::Streams { why, .. } => why,
-            Collection::Broken { .. } => DeclineReason::BrokenOff,
+            CollectEnd::Waits => return self.stream(head, collected, &plan, tags, limits),
+            CollectEnd::Refused(why) => *why,
+            CollectEnd::Broken(_) => DeclineReason::BrokenOff,
         };
         self.decline_as(head.status, why);
         let response = Response::from_parts(head, collected.into_body());
@@ -162,17 +155,16 @@ impl Head {
     fn stream<B: SourceBody, E>(
         self,
         head: Parts,
-        (so_far, rest): Arriving<B>,
+        collected: Collection<B>,
         plan: &Plan,
         tags: Box<[Tag]>,
         limits: Limits,
     ) -> OriginOutcome<B, E> {
-        let come: usize = so_far.iter().filter_map(Frame::data_ref).map(Bytes::len).sum();
-        let expected = limits.declared.unwrap_or(0).max(come as u64);
+        let expected = limits.declared.unwrap_or(0).max(collected.bytes);
         let Some(reserved) = self.caller.request.cache.values.arriving.reserve(expected) else {
             let (status, why) = (head.status, DeclineReason::NoRoom);
             self.decline_as(status, why);
-            let response = Response::from_parts(head, ResponseBody::streaming(so_far, rest));
+            let response = Response::from_parts(head, collected.into_body());
             let stored = Err(UnstoredReason::Expired);
             return OriginOutcome::Response { response, stored, why: Some(why) };
         };
@@ -180,7 +172,7 @@ impl Head {
         let (entry, share) = self.entry(&head, Content::Arriving(Arc::clone(&body)), plan, tags);
         if share == Recipients::None {
             self.decline_unshared();
-            let response = Response::from_parts(head, ResponseBody::streaming(so_far, rest));
+            let response = Response::from_parts(head, collected.into_body());
             let stored = Err(UnstoredReason::Expired);
             return OriginOutcome::Response { response, stored, why: None };
         }
@@ -192,8 +184,8 @@ impl Head {
         let scope = self.lead.scope();
         let cache = Arc::clone(&self.caller.request.cache);
         // Before anything can be freed.
-        let own = ResponseBody::reading(body.reader_with_trailers());
-        for data in so_far.into_iter().filter_map(|frame| frame.into_data().ok()) {
+        let own = ResponseBody::reading(body.reader_from_start(true));
+        for data in collected.so_far.into_iter().filter_map(|frame| frame.into_data().ok()) {
             // There is room: it is reserved.
             feed.push(data);
         }
@@ -204,7 +196,7 @@ impl Head {
                 None
             }
         };
-        let pump = Pump::new(arrival, feed, rest, limits, Arc::clone(&cache));
+        let pump = Pump::new(arrival, feed, collected.rest, limits, Arc::clone(&cache));
         cache.engine.go_on(door::within(scope, pump.run()));
         OriginOutcome::Response { response: Response::from_parts(head, own), stored, why: None }
     }

@@ -172,11 +172,9 @@ impl<B: SourceBody> Pump<B> {
     /// Returns whether the body is kept also where no client reads it: it may be stored, and
     /// answer a request.
     fn is_of_use(&self) -> bool {
-        let is_useless = |flight: &ArrivingBody| {
-            flight.arrival.entry().window().kept_until() <= self.cache.now()
-                || flight.arrival.is_needless()
-        };
-        self.cache.engine.mode() == Mode::On && !self.flight.as_ref().is_some_and(is_useless)
+        let is_kept =
+            |flight: &ArrivingBody| self.cache.now() < flight.arrival.entry().window().kept_until();
+        self.cache.engine.mode() == Mode::On && self.flight.as_ref().is_some_and(is_kept)
     }
 
     /// Waits for the next frame; not if the body has its declared length. Returns `None` where

@@ -108,17 +108,54 @@ fn an_entry_without_a_stamp_or_of_another_epoch_is_not_alive() {
 fn tags_of_an_entry_older_than_what_is_followed_are_asked_for() {
     let link = following();
     assert_eq!(judge(&link, &k(), &tags(&["a"]), stamp(9)), Liveness::Unknown);
-    assert_eq!(judge(&link, &k(), &[], stamp(9)), Liveness::Alive);
     let said = |positions: &[u64]| LogPositions { header: header(10), positions: positions.into() };
     let asked = Stamp::new(epoch(1), 9);
-    assert_eq!(judge_by(&said(&[9, 9]), asked), Liveness::Alive);
-    assert_eq!(judge_by(&said(&[10, 0]), asked), Liveness::Dead);
-    assert_eq!(judge_by(&said(&[9, 10]), asked), Liveness::Stale(None));
+    assert_eq!(judge_by(&said(&[9, 9]), 1, asked), Liveness::Alive);
+    assert_eq!(judge_by(&said(&[10, 0]), 1, asked), Liveness::Dead);
+    assert_eq!(judge_by(&said(&[9, 10]), 1, asked), Liveness::Stale(None));
     let other = Stamp::new(epoch(2), 9);
-    assert_eq!(judge_by(&said(&[0, 0]), other), Liveness::Dead);
+    assert_eq!(judge_by(&said(&[0, 0]), 1, other), Liveness::Dead);
     let mut all = said(&[0, 0]);
     all.header.everything = 10;
-    assert_eq!(judge_by(&all, asked), Liveness::Dead);
+    assert_eq!(judge_by(&all, 1, asked), Liveness::Dead);
+}
+
+#[test]
+fn an_older_entry_without_tags_is_asked_for_only_where_a_key_was_marked_since() {
+    let mut link = following();
+    assert_eq!(judge(&link, &k(), &[], stamp(9)), Liveness::Unknown, "not known yet");
+    let of_other_life = LogHeader { epoch: epoch(2), ..header(10) };
+    for said in [of_other_life, header(9)] {
+        link.is_told_of_marked_keys(&said, 3);
+        assert_eq!(judge(&link, &k(), &[], stamp(9)), Liveness::Unknown, "{said:?} is too old");
+    }
+    link.is_told_of_marked_keys(&header(10), 9);
+    assert_eq!(judge(&link, &k(), &[], stamp(9)), Liveness::Alive);
+    assert_eq!(judge(&link, &k(), &[], stamp(8)), Liveness::Unknown);
+    let items = items_of_tags(&[Tag::mark_of_key(&"other".into())]);
+    let effects = link.take_update(&update(10, &items), T0);
+    assert_eq!(effects.items(), items[..1], "the other record is for those who come later");
+    assert_eq!(link.stamp(), stamp(12));
+    assert_eq!(judge(&link, &k(), &[], stamp(10)), Liveness::Alive, "it knows of all since then");
+    assert_eq!(judge(&link, &k(), &[], stamp(9)), Liveness::Unknown);
+    let said = LogPositions { header: header(12), positions: vec![0] };
+    assert_eq!(judge_by(&said, 0, Stamp::new(epoch(1), 9)), Liveness::Alive);
+}
+
+#[test]
+fn the_mark_of_a_key_makes_stale_what_was_computed_before_it() {
+    let mut link = following();
+    let items = items_of_tags(&[Tag::mark_of_key(&k())]);
+    link.take_update(&update(10, &items), T0);
+    for tags in [&[][..], &tags(&["a"])] {
+        assert_eq!(judge(&link, &k(), tags, stamp(10)), Liveness::Stale(Some(T0)));
+        assert_eq!(judge(&link, &k(), tags, stamp(11)), Liveness::Alive);
+        assert_eq!(judge(&link, &"other".into(), tags, stamp(10)), Liveness::Alive);
+    }
+    assert!(items[0].concerns(&k(), &[]) && !items[0].concerns(&"other".into(), &tags(&["k"])));
+    // Not told yet, it may not serve as fresh.
+    link.journal.note_tags(&[Tag::mark_of_key(&k())]);
+    assert_eq!(link.judge(entry(&k(), &[], stamp(11)), T0), Liveness::Dead);
 }
 
 #[test]

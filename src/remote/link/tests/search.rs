@@ -117,19 +117,22 @@ fn search(model: &WorldModel, most: usize) -> SearchOutcome {
     // Of each state how it came about; the states themselves only of the last depth.
     let mut steps: Vec<(usize, Option<WorldStep>)> = vec![(0, None)];
     let mut last = vec![(0, beginning)];
-    let mut depth = 0;
+    let (mut depth, deepest) = (0, number("STAMPEDE_MODEL_DEPTH").unwrap_or(usize::MAX));
     while !last.is_empty() {
         let mut next = Vec::new();
-        for (from, world) in &last {
+        // The states of the deepest level are judged, and not kept: they take most of the memory.
+        let keeps = depth + 1 < deepest;
+        for (from, world) in last {
             let mut found = None;
-            model.steps(world, &mut |step, after| {
+            model.steps(&world, &mut |step, after| {
                 if found.is_some() || !seen.insert(fingerprint(&after)) {
                     return;
                 }
-                steps.push((*from, Some(step)));
+                steps.push((from, Some(step)));
                 match model.violation(&after) {
                     Some(broken) => found = Some(broken),
-                    None => next.push((steps.len() - 1, after)),
+                    None if keeps => next.push((steps.len() - 1, after)),
+                    None => {}
                 }
             });
             if let Some(broken) = found {
@@ -148,7 +151,7 @@ fn search(model: &WorldModel, most: usize) -> SearchOutcome {
         last = next;
         depth += 1;
     }
-    SearchOutcome { states: steps.len(), depth, is_complete: true, found: None }
+    SearchOutcome { states: steps.len(), depth, is_complete: depth < deepest, found: None }
 }
 
 /// Returns the steps to the last state.
@@ -165,8 +168,12 @@ fn history(steps: &[(usize, Option<WorldStep>)]) -> Vec<String> {
 
 /// How many states `scripts/protocol_model` asks for.
 fn most() -> Option<usize> {
-    let told = std::env::var("STAMPEDE_MODEL_STATES").ok()?;
-    Some(told.parse().expect("STAMPEDE_MODEL_STATES is a whole number"))
+    number("STAMPEDE_MODEL_STATES")
+}
+
+fn number(variable: &str) -> Option<usize> {
+    let told = std::env::var(variable).ok().filter(|told| !told.is_empty())?;
+    Some(told.parse().unwrap_or_else(|_| panic!("{variable} is a whole number")))
 }
 
 /// What is left out, where, and after how many steps a value comes back then. Where invalidated keys

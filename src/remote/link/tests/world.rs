@@ -243,6 +243,8 @@ impl WorldModel {
     ) -> bool {
         let process = &mut world.processes[id];
         let effects = process.link.is_answered(asked, reply, own, NOW);
+        // The log was asked before: no key is marked in this model.
+        process.link.is_told_of_marked_keys(&reply.header, 0);
         if effects.drops_copies || !effects.items.is_empty() {
             process.ends();
         }
@@ -430,7 +432,7 @@ impl WorldModel {
             return false;
         }
         let said = LogPositions { header: header(&log), positions: vec![log.item, 0] };
-        judge_by(&said, stamp) == Liveness::Alive
+        judge_by(&said, 1, stamp) == Liveness::Alive
     }
 
     pub(super) fn fill(&self, world: &mut World, id: usize) {

@@ -10,22 +10,22 @@
 //! the node ends the subscription, and all waiters look again.
 
 use std::collections::HashMap;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
 use crate::lease::wakes::Wakes;
 use crate::remote::RemoteErrorKind;
 use crate::remote::redis::cluster::slots::Place;
-use crate::remote::redis::connection::{CONNECT_TIMEOUT, Command, Connection, SlotNotice, Target};
-use crate::remote::redis::message::Message;
+use crate::remote::redis::connection::{
+    CONNECT_TIMEOUT, ChannelNotice, Command, Connection, Target,
+};
+use crate::remote::redis::message::{Message, wake};
 
 /// How long the connection to a node is kept that no process waits at.
 const IDLE: Duration = Duration::from_secs(60);
@@ -47,13 +47,7 @@ pub(in crate::remote::redis) struct SlotInboxes {
 /// One node, and the task that hears it.
 struct NodeTask {
     inbox: Arc<NodeInbox>,
-    task: JoinHandle<()>,
-}
-
-impl Drop for NodeTask {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    task: AbortOnDropHandle<()>,
 }
 
 impl SlotInboxes {
@@ -69,7 +63,9 @@ impl SlotInboxes {
 
     /// Returns whether messages on `channel` of this node arrive, and keeps it if so.
     pub(in crate::remote::redis) fn hears(&self, place: &Place, channel: &str) -> bool {
-        self.nodes.lock().get(place).is_some_and(|node| node.hears(channel))
+        self.nodes.lock().get(place).is_some_and(|node| {
+            !node.task.is_finished() && node.inbox.is_heard(channel) == Some(true)
+        })
     }
 
     /// Subscribes to `channel` on this node. Then messages arrive.
@@ -102,15 +98,9 @@ impl SlotInboxes {
         }
         let runtime = Handle::try_current().ok()?;
         let inbox = Arc::new(NodeInbox::new(self.wakes.clone()));
-        let task = runtime.spawn(Arc::clone(&inbox).hear(target()));
+        let task = AbortOnDropHandle::new(runtime.spawn(Arc::clone(&inbox).hear(target())));
         nodes.insert(place.clone(), NodeTask { inbox: Arc::clone(&inbox), task });
         Some(inbox)
-    }
-}
-
-impl NodeTask {
-    fn hears(&self, channel: &str) -> bool {
-        !self.task.is_finished() && self.inbox.is_heard(channel) == Some(true)
     }
 }
 
@@ -200,8 +190,8 @@ impl NodeInbox {
         };
         self.connection.send_replace(Link::Open(connection.clone()));
         while self.used.lock().elapsed() < IDLE {
-            match timeout(IDLE, subscription.next_of_slots()).await {
-                Ok(Some(notice)) => self.take(notice),
+            match timeout(IDLE, subscription.next()).await {
+                Ok(Some(heard)) => self.take(heard),
                 Ok(None) => break,
                 Err(_) => (),
             }
@@ -209,17 +199,17 @@ impl NodeInbox {
         drop(over);
     }
 
-    fn take(&self, notice: SlotNotice) {
-        match notice {
-            SlotNotice::Message(message) => self.wake(&message),
-            SlotNotice::Subscribed(channel) => {
+    fn take(&self, heard: ChannelNotice) {
+        match heard {
+            ChannelNotice::Message(_, message) => wake(&self.wakes, Message::decode(&message)),
+            ChannelNotice::Subscribed(channel) => {
                 // This process ignores a channel that it has not subscribed to.
                 if let Some(is_heard) = self.channels.lock().get_mut(&channel) {
                     *is_heard = true;
                 }
                 self.changes.send_replace(());
             }
-            SlotNotice::Unsubscribed(channel) => {
+            ChannelNotice::Unsubscribed(channel) => {
                 let ended = self.channels.lock().remove(&channel);
                 self.changes.send_replace(());
                 if ended == Some(true) {
@@ -227,14 +217,6 @@ impl NodeInbox {
                     self.wakes.wake_all();
                 }
             }
-        }
-    }
-
-    fn wake(&self, message: &Bytes) {
-        match Message::decode(message) {
-            Some(Message::Woken(hash)) => self.wakes.wake(hash),
-            Some(Message::Invalidated(_, key)) => self.wakes.wake(key.stable_hash()),
-            _ => self.wakes.wake_all(),
         }
     }
 }
@@ -256,11 +238,5 @@ impl Drop for NodeOver<'_> {
         if was_of_use {
             self.0.wakes.wake_all();
         }
-    }
-}
-
-impl fmt::Debug for SlotInboxes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.nodes.lock().keys()).finish()
     }
 }

@@ -1,5 +1,6 @@
 //! Slots: which one a name has, and which node has it.
 
+use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::remote::redis::reply::{CallFailure, ServerReply};
@@ -11,7 +12,7 @@ pub(super) const SLOTS: u16 = 16384;
 const SLOTS_PER_SHARD: u16 = 16;
 
 /// More nodes than a cluster has.
-const MOST_NODES: usize = 1000;
+pub(super) const MOST_NODES: usize = 1000;
 
 /// The number of what no node has.
 const NOBODY: u16 = u16::MAX;
@@ -28,24 +29,19 @@ pub(in crate::remote::redis) fn slot_of(name: &[u8]) -> u16 {
 
 /// Returns a word that has this slot.
 pub(in crate::remote::redis) fn tag_of_slot(slot: u16) -> String {
-    WORDS[usize::from(slot % SLOTS)].to_string()
+    WORDS[&(slot % SLOTS)].to_string()
 }
 
 /// For each slot the lowest number that has it.
-static WORDS: LazyLock<Box<[u32]>> = LazyLock::new(|| {
-    let mut words = vec![None; usize::from(SLOTS)];
-    let mut missing = words.len();
+static WORDS: LazyLock<HashMap<u16, u32>> = LazyLock::new(|| {
+    let mut words = HashMap::new();
     for number in 0_u32.. {
-        let word = &mut words[usize::from(slot_of(number.to_string().as_bytes()))];
-        if word.is_none() {
-            *word = Some(number);
-            missing -= 1;
-        }
-        if missing == 0 {
+        words.entry(slot_of(number.to_string().as_bytes())).or_insert(number);
+        if words.len() == usize::from(SLOTS) {
             break;
         }
     }
-    words.into_iter().flatten().collect()
+    words
 });
 
 /// CRC-16/XMODEM, as the cluster specification has it.
@@ -80,7 +76,6 @@ pub(super) struct SlotMap {
     owners: Box<[u16]>,
     /// With the first slot of each.
     nodes: Vec<(u16, Place)>,
-    slots: u16,
 }
 
 impl SlotMap {
@@ -125,8 +120,7 @@ impl SlotMap {
         let first: Vec<_> = (0..places.len()).map(first).collect();
         let first = first.into_iter().map(|slot| slot.and_then(|slot| u16::try_from(slot).ok()));
         let nodes = first.zip(places).map(|(slot, place)| (slot.unwrap_or(0), place)).collect();
-        let slots = owners.iter().map(|owner| u16::from(*owner != NOBODY)).sum();
-        Ok(Self { owners, nodes, slots })
+        Ok(Self { owners, nodes })
     }
 
     pub(super) fn owner(&self, slot: u16) -> Option<&Place> {
@@ -135,7 +129,7 @@ impl SlotMap {
 
     /// Returns of how many slots it says which node has them.
     pub(super) fn slots(&self) -> u16 {
-        self.slots
+        self.owners.iter().map(|owner| u16::from(*owner != NOBODY)).sum()
     }
 
     fn node(&self, slot: u16) -> Option<&(u16, Place)> {

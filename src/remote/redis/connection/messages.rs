@@ -52,20 +52,27 @@ pub(super) enum Messages {
 }
 
 impl Messages {
-    /// Returns the next message and its channel; nothing when the connection
-    /// is gone.
-    async fn next(&mut self) -> Option<(String, Bytes)> {
+    /// Returns what is heard next; nothing when the connection is gone.
+    async fn next(&mut self) -> Option<ChannelNotice> {
         match self {
             Self::Push(pushed) => loop {
                 let PushInfo { kind, data } = pushed.recv().await?;
-                match (kind, <[Value; 2]>::try_from(data)) {
+                let mut words = data.into_iter().map_while(|word| match word {
+                    Value::BulkString(bytes) => Some(bytes),
+                    _ => None,
+                });
+                let channel = words.next().map(|name| String::from_utf8_lossy(&name).into_owned());
+                match (kind, channel) {
                     (PushKind::Disconnection, _) => return None,
-                    (
-                        PushKind::Message,
-                        Ok([Value::BulkString(channel), Value::BulkString(message)]),
-                    ) => {
-                        let channel = String::from_utf8_lossy(&channel).into_owned();
-                        return Some((channel, message.into()));
+                    (PushKind::SSubscribe, Some(channel)) => {
+                        return Some(ChannelNotice::Subscribed(channel));
+                    }
+                    (PushKind::SUnsubscribe, Some(channel)) => {
+                        return Some(ChannelNotice::Unsubscribed(channel));
+                    }
+                    (PushKind::Message | PushKind::SMessage, Some(channel)) => {
+                        let message = words.next().unwrap_or_default();
+                        return Some(ChannelNotice::Message(channel, message.into()));
                     }
                     _ => (),
                 }
@@ -73,34 +80,7 @@ impl Messages {
             Self::Resp2(stream) => {
                 let message = stream.next().await?;
                 let payload = Bytes::copy_from_slice(message.get_payload_bytes());
-                Some((message.get_channel_name().to_owned(), payload))
-            }
-        }
-    }
-
-    /// Returns what is told next of the channels of slots; nothing when the connection is gone,
-    /// or tells of none.
-    async fn next_of_slots(&mut self) -> Option<SlotNotice> {
-        let Self::Push(pushed) = self else { return None };
-        loop {
-            let PushInfo { kind, data } = pushed.recv().await?;
-            let mut words = data.into_iter().map_while(|word| match word {
-                Value::BulkString(bytes) => Some(bytes),
-                _ => None,
-            });
-            let channel = words.next().and_then(|name| String::from_utf8(name).ok());
-            match (kind, channel) {
-                (PushKind::Disconnection, _) => return None,
-                (PushKind::SSubscribe, Some(channel)) => {
-                    return Some(SlotNotice::Subscribed(channel));
-                }
-                (PushKind::SUnsubscribe, Some(channel)) => {
-                    return Some(SlotNotice::Unsubscribed(channel));
-                }
-                (PushKind::SMessage, Some(_)) => {
-                    return Some(SlotNotice::Message(words.next().unwrap_or_default().into()));
-                }
-                _ => (),
+                Some(ChannelNotice::Message(message.get_channel_name().to_owned(), payload))
             }
         }
     }
@@ -123,32 +103,22 @@ impl Subscription {
         Self { messages, death: Box::pin(until_death(pulse)), connection }
     }
 
-    /// Returns the next message and its channel; nothing when the connection is gone, or its server
-    /// does not say that it lives.
-    pub(in crate::remote::redis) async fn next(&mut self) -> Option<(String, Bytes)> {
-        unless(&mut self.death, self.messages.next()).await
-    }
-
-    /// The same of the channels of slots.
-    pub(in crate::remote::redis) async fn next_of_slots(&mut self) -> Option<SlotNotice> {
-        unless(&mut self.death, self.messages.next_of_slots()).await
+    /// Returns what is heard next; nothing when the connection is gone, or its server does not say
+    /// that it lives.
+    pub(in crate::remote::redis) async fn next(&mut self) -> Option<ChannelNotice> {
+        match select(pin!(self.messages.next()), &mut self.death).await {
+            Either::Left((next, _)) => next,
+            Either::Right(_) => None,
+        }
     }
 }
 
-async fn unless<T>(
-    death: &mut Pin<Box<dyn Future<Output = ()> + Send>>,
-    next: impl Future<Output = Option<T>>,
-) -> Option<T> {
-    match select(pin!(next), death).await {
-        Either::Left((next, _)) => next,
-        Either::Right(_) => None,
-    }
-}
-
-/// What a node of a cluster tells of the channel of a slot.
-pub(in crate::remote::redis) enum SlotNotice {
-    Message(Bytes),
+/// What a subscribed connection hears.
+pub(in crate::remote::redis) enum ChannelNotice {
+    /// A message, on this channel.
+    Message(String, Bytes),
+    /// Of the channel of a slot: messages arrive from now on.
     Subscribed(String),
-    /// Also where the slot has gone to another node.
+    /// The same: they do not, also where the slot has gone to another node.
     Unsubscribed(String),
 }

@@ -73,16 +73,11 @@ impl Target {
         let connection = Connection::single(self.open_sentinel(sentinel).await?);
         let ask = Command::new("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(name);
         let answer = connection.send(&ask).await?;
-        let address = match answer.array() {
-            Ok([host, port]) => (host.text()?.to_owned(), port.text()?.parse().ok()),
-            _ => {
-                return Err(CallFailure::disconnected(
-                    "the sentinel knows no primary of this name",
-                ));
-            }
+        let Ok([host, port]) = answer.array() else {
+            return Err(CallFailure::disconnected("the sentinel knows no primary of this name"));
         };
-        let (host, Some(port)) = address else { return Err(CallFailure::nonsense()) };
-        let info = sentinel.clone().set_addr(moved(sentinel.addr(), host, port));
+        let port = port.text()?.parse().map_err(|_| CallFailure::nonsense())?;
+        let info = sentinel.clone().set_addr(moved(sentinel.addr(), host.text()?.to_owned(), port));
 
         let open = self.open(&info).await?;
         let role = Connection::single(open.clone()).send(&Command::new("ROLE")).await?;

@@ -1,0 +1,63 @@
+//! Two processes on one Redis: one computes, both read the value, which is JSON, compressed and encrypted.
+//!
+//! ```sh
+//! cargo run --example shared_redis --features codec-json,codec-zstd,codec-aead -- redis://127.0.0.1
+//! ```
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use tower_stampede::remote::{Codec, EncryptionKeys};
+use tower_stampede::{Redis, Stampede};
+
+mod redis_failure;
+
+/// What each process does once, when it starts.
+async fn process(url: &str) -> Result<Stampede<Vec<String>>, Box<dyn Error>> {
+    // In an application the key comes from where its other secrets are.
+    let keys = EncryptionKeys::new(1, &[7; 32]);
+    let codec = Codec::json().compress_above(1024).encrypt(keys);
+    let redis = Redis::connect(url).await?.namespace("shared-example");
+    let ttl = Duration::from_secs(60);
+    Ok(Stampede::builder("catalog").ttl(ttl).codec(codec).redis(redis).build()?)
+}
+
+async fn load() -> Result<Vec<String>, std::io::Error> {
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    Ok((0..1000).map(|id| format!("product {id}")).collect())
+}
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let Some(url) = std::env::args().nth(1) else {
+        eprintln!("shared_redis: name the server, as redis://HOST:PORT");
+        return ExitCode::from(2);
+    };
+    match run(&url).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let (server, why) = (redis_failure::printable(&url), redis_failure::describe(&*error));
+            eprintln!("shared_redis: {server}: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(url: &str) -> Result<(), Box<dyn Error>> {
+    let (one, other) = (process(url).await?, process(url).await?);
+    let computed = one.entry("all").get_or_compute(load).await?;
+    let read = other.entry("all").get_or_compute(load).await?;
+    println!(
+        "one process: {}, the other: {}",
+        computed.outcome().as_str(),
+        read.outcome().as_str()
+    );
+    assert_eq!(*computed, *read);
+
+    // After this call no process serves the old value.
+    one.invalidate_all().await;
+    let again = other.entry("all").get_or_compute(load).await?;
+    println!("after an invalidation in the first, the other: {}", again.outcome().as_str());
+    Ok(())
+}
