@@ -14,7 +14,7 @@ use tower_stampede::{Redis, Stampede};
 mod redis_failure;
 
 /// What each process does once, when it starts.
-async fn process(url: &str) -> Result<Stampede<Vec<String>>, Box<dyn Error>> {
+async fn process(url: &str) -> Result<Stampede<Vec<String>>, Box<dyn Error + Send + Sync>> {
     // In an application the key comes from where its other secrets are.
     let keys = EncryptionKeys::new(1, &[7; 32]);
     let codec = Codec::json().compress_above(1024).encrypt(keys);
@@ -30,21 +30,10 @@ async fn load() -> Result<Vec<String>, std::io::Error> {
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let Some(url) = std::env::args().nth(1) else {
-        eprintln!("shared_redis: name the server, as redis://HOST:PORT");
-        return ExitCode::from(2);
-    };
-    match run(&url).await {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            let (server, why) = (redis_failure::printable(&url), redis_failure::describe(&*error));
-            eprintln!("shared_redis: {server}: {why}");
-            ExitCode::FAILURE
-        }
-    }
+    redis_failure::run("shared_redis", async |urls| run(&urls[0]).await).await
 }
 
-async fn run(url: &str) -> Result<(), Box<dyn Error>> {
+async fn run(url: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     let (one, other) = (process(url).await?, process(url).await?);
     let computed = one.entry("all").get_or_compute(load).await?;
     let read = other.entry("all").get_or_compute(load).await?;

@@ -210,7 +210,7 @@ fn stats<V: Clone + Send + Sync + 'static>(cache: &Stampede<V>) -> Value {
         would_have_answered computations failures batch_calls refused_fills refused_bodies
         wait_timeouts overloaded held invalidations wakes_by_push wakes_by_timer
         wakes_by_poll remote_calls remote_errors damaged evictions entries bytes
-        arriving_bytes flights waiting
+        arriving_bytes flights waiting computation_limit
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use crate::entry::Entry;
 use crate::key::Tag;
+use crate::stream::rest::Rest;
 
 /// The longest validator, in bytes.
 pub(crate) const MAX_VALIDATOR: usize = 64 << 10;
@@ -32,6 +33,8 @@ pub struct Computed<V> {
     /// Whether the tags are those of the value that is replaced: it was made of a plain value,
     /// and no tag was added.
     pub(crate) inherits_tags: bool,
+    /// Of a stream: what is yet to come.
+    pub(crate) rest: Option<Rest<V>>,
 }
 
 impl<V> Computed<V> {
@@ -46,6 +49,7 @@ impl<V> Computed<V> {
             validator: None,
             storable: true,
             inherits_tags: false,
+            rest: None,
         }
     }
 

@@ -30,6 +30,9 @@ const SHARED_LABELS: usize = 2 * size_of::<usize>() + size_of::<Labels>();
 /// A use of this number comes to the ledger of the cache, and each that follows by as many.
 pub(crate) const NOTED_USE: u32 = 16;
 
+/// From here on a count of uses is so great that it does not become less.
+const MANY_USES: u32 = 1 << 31;
+
 /// No span: as [`ShortSpan::MAX`], longer than any.
 const NEVER: u32 = ShortSpan::MAX.code();
 
@@ -183,7 +186,9 @@ impl<V> Entry<V> {
     /// Counts a use. Returns whether the ledger is to know of it.
     #[inline]
     pub(crate) fn count_use(&self) -> bool {
-        self.uses.store(self.uses().wrapping_add(1), Ordering::Relaxed);
+        // Past the greatest number it goes on at the half: to have been used most is not forgotten.
+        let uses = self.uses();
+        self.uses.store(uses.wrapping_add(1) | uses & MANY_USES, Ordering::Relaxed);
         self.is_noted_use()
     }
 

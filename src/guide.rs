@@ -34,6 +34,7 @@ page!(what_is_cached, "what-is-cached.md", feature = "http");
 page!(shapes, "shapes.md");
 page!(steering, "steering.md", feature = "http");
 page!(time_outs, "time-outs.md");
+page!(cold_start, "cold-start.md");
 page!(testing, "testing.md", all(feature = "remote", feature = "test-util"));
 pub mod recipes;
 page!(reverse_proxy, "reverse-proxy.md");

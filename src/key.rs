@@ -20,7 +20,7 @@ pub use adapters::{ByBytes, ByDisplay};
 use kinds::ESCAPE;
 #[cfg(feature = "http")]
 pub(crate) use kinds::VARIANT_HEAD;
-pub(crate) use kinds::{KeyKind, bytes_of, is_made_tag, primary_of, text_of};
+pub(crate) use kinds::{KeyKind, bytes_in, bytes_of, is_made_tag, primary_of, text_of};
 #[cfg(any(feature = "http", feature = "remote"))]
 pub(crate) use uri::is_of_process;
 #[cfg(feature = "http")]
@@ -366,7 +366,8 @@ impl<const N: usize> ToKey for [u8; N] {
 macro_rules! number_keys {
     ($($t:ty),+) => {$(
         impl ToKey for $t {
-            #[inline]
+            // Always: whether it is a call depends on code far away, and costs a hit 20 instructions.
+            #[cfg_attr(not(debug_assertions), inline(always))]
             fn encode(&self, out: &mut KeyBuf) {
                 match u32::try_from(*self).ok().and_then(short_decimal) {
                     Some((digits, len)) => out.push_word(digits, len),

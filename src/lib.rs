@@ -162,6 +162,8 @@ pub mod remote;
 )]
 mod settings;
 mod store;
+#[cfg_attr(not(feature = "http"), allow(dead_code, reason = "HTTP's bodies ask more of a stream"))]
+mod stream;
 mod sync;
 mod tower;
 mod weigh;
@@ -204,9 +206,10 @@ pub use remote::{CredentialsProvider, Redis, RedisCredentials, RedisLock, RedisL
 pub use remote::{LegacyLock, LegacyLockGuard};
 pub use settings::Eviction;
 #[cfg(feature = "http")]
-pub use settings::layer::SetCookie;
+pub use settings::layer::{SetCookie, StreamReplay, StreamRule};
 #[cfg(feature = "serde")]
 pub use settings::{Settings, file::SettingsError};
+pub use stream::{Chunks, Producer, Recording, StreamError, StreamErrorKind};
 pub use tower::{
     adapter::Adapter, future::ResponseFuture, layer::StampedeLayer, service::StampedeService,
 };

@@ -198,6 +198,19 @@ macro_rules! each_setting {
             /// shared need no place; neither does any caller while the mode is not
             /// `On`. Defaults to 1024.
             max_computations: usize as "plain" = |_| 1024, not_zero "1024";
+            /// Has the cache find by itself how many computations run at once: from this number up
+            /// to [`max_computations`](Self::max_computations). The number begins here, grows while
+            /// computations queue, and falls when they take a third longer than usual: the
+            /// origin has as much to do as it can bear. Set it to what the origin surely bears from
+            /// this process, for example its workers divided by the processes; 4 is a good start
+            /// where that is not known. Where the number is too low, computations queue; see
+            /// [`Stats::computation_limit`](crate::Stats::computation_limit).
+            ///
+            /// Times count from the place of a computation to its result; computations that fail
+            /// do not count, those that time out do. A slow kind of work in a cache of fast ones
+            /// looks like an overloaded origin: give it a cache of its own. Unset by default: then
+            /// `max_computations` run.
+            min_computations: usize as "plain", not_zero "the fixed number of `max_computations`";
             /// Sets how many background refreshes may run at once. Only a refresh that
             /// starts a computation counts. Further ones are left to the next reader.
             /// Defaults to 256, or to `max_computations` if that is less.
@@ -228,7 +241,7 @@ macro_rules! each_setting {
             /// Sets whether the cache takes part from its start; see [`Mode`]. A file says `"on"`,
             /// `"observe"` or `"off"`. [`set_mode`](Stampede::set_mode) changes it later. Defaults to
             /// [`Mode::On`].
-            mode: Mode as "plain" = |_| Mode::On;
+            mode: Mode as "plain";
         }
     };
 }
@@ -379,6 +392,32 @@ fn saturated(number: usize) -> u32 {
 }
 
 impl Settings {
+    /// Returns the mode that the settings name, and [`Mode::On`] where they name none. Of the
+    /// settings in a file, it is the one that a living cache can take: pass it to
+    /// [`set_mode`](crate::Stampede::set_mode) when the file has changed. The others need a new
+    /// handle.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use tower_stampede::{Mode, Settings, Stampede};
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let read = |file| {
+    ///     Settings::read("caches.users", &mut serde_json::Deserializer::from_str(file))
+    /// };
+    /// let users: Stampede<String> = read(r#"{ "ttl": "60s" }"#)?.builder("users").build()?;
+    ///
+    /// // The file was changed, and is read again.
+    /// users.set_mode(read(r#"{ "ttl": "60s", "mode": "off" }"#)?.mode());
+    /// assert_eq!(users.mode(), Mode::Off);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.mode.unwrap_or_default()
+    }
+
     /// Bounds the time-outs to a hundred years: clocks cannot count much further.
     pub(crate) fn with_bounded_times(mut self) -> Self {
         const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);

@@ -9,6 +9,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::stream::Recording;
+
 /// A value that knows how much memory it holds.
 ///
 /// [`Builder::weigh`](crate::Builder::weigh) makes a cache count with it against
@@ -245,7 +247,11 @@ pub(crate) fn recognised<V: 'static>() -> Option<Weigher<V>> {
     if let Some(weigher) = if_it_is::<crate::http::StoredResponse, V>() {
         return Some(weigher);
     }
-    with_option::<String, V>()
+    if_it_is::<Recording<Bytes>, V>()
+        .or_else(if_it_is::<Recording<String>, V>)
+        .or_else(if_it_is::<Recording<Vec<u8>>, V>)
+        .or_else(if_it_is::<Recording<Arc<str>>, V>)
+        .or_else(with_option::<String, V>)
         .or_else(with_option::<Vec<u8>, V>)
         .or_else(with_option::<Bytes, V>)
         .or_else(with_option::<Arc<str>, V>)

@@ -3,9 +3,29 @@
 #![allow(dead_code, reason = "not every example prints a URL")]
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use tower_stampede::ConfigError;
 use tower_stampede::remote::{RemoteError, RemoteErrorKind};
+
+/// Runs an example with the URLs of its command line; says in a line why it failed.
+pub(crate) async fn run<F>(name: &str, example: impl FnOnce(Vec<String>) -> F) -> ExitCode
+where
+    F: Future<Output = Result<(), Box<dyn Error + Send + Sync>>>,
+{
+    let urls: Vec<_> = std::env::args().skip(1).collect();
+    let Some(server) = urls.first().cloned() else {
+        eprintln!("{name}: name the server, as redis://HOST:PORT");
+        return ExitCode::from(2);
+    };
+    match example(urls).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{name}: {}: {}", printable(&server), describe(&*error));
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// Says what is wrong with its first cause, and what helps, where that is known.
 pub(crate) fn describe(error: &(dyn Error + 'static)) -> String {

@@ -27,7 +27,6 @@ const FOLLOWERS: usize = 100;
 /// What the page needs beyond the server.
 #[derive(Debug)]
 pub(crate) struct Demo {
-    /// Where our own clients find us.
     address: SocketAddr,
     /// One herd at a time in each lane, so that its calls can be told.
     protected: Turn<()>,
@@ -63,6 +62,11 @@ impl Demo {
             unprotected: Turn::default(),
             report: Mutex::default(),
         }
+    }
+
+    /// Where our own clients find us.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
     }
 
     pub(crate) fn port(&self) -> u16 {
@@ -135,7 +139,7 @@ async fn herd(
     let before = app.origin.calls(lane).of(ID);
     let replies = herd::stampede(app.demo.address, path, clients)
         .await
-        .map_err(|error| unreachable(&error))?;
+        .map_err(|error| herd::unreachable(&error))?;
     Ok(Json(told(&replies, app.origin.calls(lane).of(ID) - before)).into_response())
 }
 
@@ -153,7 +157,7 @@ async fn hang_up(
     let before = app.origin.calls(lane).of(ID);
     let replies = herd::leader_leaves(app.demo.address, path, FOLLOWERS)
         .await
-        .map_err(|error| unreachable(&error))?;
+        .map_err(|error| herd::unreachable(&error))?;
     Ok(Json(told(&replies, app.origin.calls(lane).of(ID) - before)).into_response())
 }
 
@@ -167,11 +171,6 @@ fn lane_of(query: &[(String, String)]) -> Result<(Lane, &'static str), (StatusCo
 
 fn busy() -> (StatusCode, String) {
     (StatusCode::CONFLICT, "a herd is on its way already\n".into())
-}
-
-fn unreachable(error: &std::io::Error) -> (StatusCode, String) {
-    let hint = "can this process open that many files? see `ulimit -n`";
-    (StatusCode::SERVICE_UNAVAILABLE, format!("the herd could not connect: {error}; {hint}\n"))
 }
 
 /// Sums up what the clients tell.

@@ -78,12 +78,12 @@ pub(crate) async fn leader_leaves(
 }
 
 /// An open connection, closed when dropped.
-struct Client {
-    sender: SendRequest<Body>,
+pub(crate) struct Client {
+    pub(crate) sender: SendRequest<Body>,
     _connection: JoinSet<()>,
 }
 
-async fn connect(to: SocketAddr, clients: usize) -> io::Result<Vec<Client>> {
+pub(crate) async fn connect(to: SocketAddr, clients: usize) -> io::Result<Vec<Client>> {
     let mut open = Vec::with_capacity(clients);
     for _ in 0..clients {
         let stream = TcpStream::connect(to).await?;
@@ -96,6 +96,12 @@ async fn connect(to: SocketAddr, clients: usize) -> io::Result<Vec<Client>> {
         open.push(Client { sender, _connection: task });
     }
     Ok(open)
+}
+
+/// What the page is told where the connections cannot be had.
+pub(crate) fn unreachable(error: &io::Error) -> (StatusCode, String) {
+    let hint = "can this process open that many files? see `ulimit -n`";
+    (StatusCode::SERVICE_UNAVAILABLE, format!("the herd could not connect: {error}; {hint}\n"))
 }
 
 async fn ask_at_once(clients: Vec<Client>, to: SocketAddr, path: &str) -> Vec<Reply> {

@@ -32,6 +32,7 @@ use crate::limits::Limits;
 use crate::metrics::Metrics;
 use crate::origin::Origin;
 use crate::stage::{Access, Stages};
+use crate::stream::StreamDemo;
 
 mod child;
 mod connection;
@@ -52,6 +53,7 @@ mod routes;
 mod signal;
 mod stage;
 mod stats;
+mod stream;
 mod texts;
 mod values;
 mod warm;
@@ -64,6 +66,7 @@ struct App {
     cache: HttpStampede,
     origin: Origin,
     demo: Demo,
+    stream: StreamDemo,
     /// What the page starts; none where other machines could press its buttons.
     stages: Option<Arc<Stages>>,
     /// Set if the page of another process has started this one.
@@ -126,6 +129,7 @@ async fn run(flags: Flags, cache: &HttpStampede, metrics: Metrics) -> Result<(),
         cache: cache.clone(),
         origin: Origin::new(flags.work),
         demo: Demo::new(address),
+        stream: StreamDemo::new()?,
         stages: access.map(|access| Arc::new(Stages::new(access))),
         child: flags.is_child.then(Child::new),
         metrics,

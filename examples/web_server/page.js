@@ -54,7 +54,8 @@ function setGone(gone) {
   if (gone === isGone) return;
   isGone = gone;
   $("notice").textContent = gone ? `The server is gone: nothing answers at ${location.host}. Start it again at this address. This page goes on by itself as soon as the server answers.` : "";
-  HERD_BUTTONS.forEach(button => { button.disabled = gone; });
+  [...HERD_BUTTONS, ...STREAM_BUTTONS].forEach(button => { button.disabled = gone; });
+  if (gone) sayStream("The server does not answer.");
   say(gone ? "The server does not answer." : "The server answers again.");
   if (gone) for (const stage of stages) stage.lose();
 }
@@ -203,6 +204,58 @@ $("expire").addEventListener("click", () => pressHerd(async () => {
   await ask("/invalidate/demo", "POST");
   say("You have expired the stored report: the first request after that calls the origin.");
 }));
+
+// ---- 4: readers of one stream
+
+const READERS = 100, BAR = 6, BARS_HIGH = 90;
+const sayStream = words => { $("stream-story").textContent = words; };
+
+for (let i = 0; i < READERS; i++) {
+  const bar = document.createElementNS(SVG, "rect");
+  bar.setAttribute("x", i * BAR + 1);
+  bar.setAttribute("width", BAR - 2);
+  if (i % 10 === 9) bar.setAttribute("class", "z");
+  $("bars").append(bar);
+}
+
+// Returns what is shown then.
+function showStream({ producers, produced, words, said, read }) {
+  const sum = read.reduce((one, other) => one + other, 0);
+  const whole = read.filter(count => count === words).length;
+  $("bars").querySelectorAll("rect").forEach((bar, i) => {
+    const height = BARS_HIGH * (read[i] ?? 0) / words;
+    bar.setAttribute("height", height);
+    bar.setAttribute("y", BARS_HIGH - height);
+  });
+  $("bars").setAttribute("aria-label", `${number(whole)} of ${many(READERS, "reader")} have all ${number(words)} words`);
+  $("stream-said").textContent = said || "…";
+  for (const [name, count] of [["producers", producers], ["produced", produced], ["whole", whole], ["read", sum]]) {
+    $(`stream-${name}`).textContent = number(count);
+  }
+  return { whole, sum };
+}
+
+async function sendReaders(again) {
+  const all = ask(`/demo/stream?again=${again}`, "POST");
+  let isOver = false;
+  const end = () => { isOver = true; };
+  all.then(end, end);
+  while (!isOver) {
+    await new Promise(resolve => setTimeout(resolve, 80));
+    if (!isOver) await ask("/demo/stream").then(state => isOver || showStream(state));
+  }
+  const result = await all, { whole, sum } = showStream(result);
+  const failed = result.failed ? `, ${number(result.failed)} failed` : "";
+  const from = result.producers ? `${many(result.producers, "producer")} sent ${number(result.produced)} words` : "No producer was started: the stored stream was replayed";
+  sayStream(`${from}. ${number(whole)} of ${READERS} readers got all of it${failed}: ${number(sum)} words in all.`);
+}
+
+const STREAM_BUTTONS = ["stream-new", "stream-again"].map($);
+const pressStream = group(STREAM_BUTTONS, sayStream);
+STREAM_BUTTONS.forEach((button, again) => button.addEventListener("click", () => pressStream(() => {
+  sayStream(again ? "The readers ask again…" : "What is stored is dropped, and the readers come one after the other…");
+  return sendReaders(Boolean(again));
+})));
 
 // ---- 2 and 3: processes
 

@@ -18,7 +18,7 @@ use tower_stampede::RouterService;
 
 use crate::child::Child;
 use crate::origin::Lane;
-use crate::{App, child, demo, page, stage, stats};
+use crate::{App, child, demo, page, stage, stats, stream};
 
 /// The longest id, and what it may consist of, see [`id_of`].
 const MAX_ID: usize = 128;
@@ -95,6 +95,7 @@ fn others(app: Arc<App>) -> Router {
         .route("/stats", get(stats::show))
         .route("/metrics", get(stats::metrics))
         .merge(demo::router())
+        .merge(stream::site(&app))
         .with_state(app)
         .layer(from_fn(own_pages_only))
         .merge(admin)

@@ -3,6 +3,7 @@
 use std::convert::Infallible;
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
@@ -15,6 +16,9 @@ const NAME: &str = "web";
 /// How many keys are left to the next process, and how many it asks for at once.
 const KEYS: usize = 10_000;
 const AT_ONCE: usize = 16;
+
+/// How long it asks. Pages that hang must not hold the start.
+const LOADING: Duration = Duration::from_secs(30);
 
 /// Asks for what the last process has left. Without that the start is a cold one.
 pub(crate) async fn start(file: &Path, site: &Site) {
@@ -31,8 +35,13 @@ pub(crate) async fn start(file: &Path, site: &Site) {
                 let answer = site.clone().answer(request);
                 async { Ok::<_, Infallible>(answer.await) }
             });
-            let failed = manifest.replay(service, AT_ONCE).await;
-            eprintln!("--manifest: {} pages are loaded, {failed} failed", manifest.len() - failed);
+            let (replay, total) = (manifest.replay(service, AT_ONCE), manifest.len());
+            match tokio::time::timeout(LOADING, replay).await {
+                Ok(failed) => {
+                    eprintln!("--manifest: {} pages are loaded, {failed} failed", total - failed);
+                }
+                Err(_) => eprintln!("--manifest: not all of {total} pages came in {LOADING:?}"),
+            }
         }
         Err(error) => eprintln!("--manifest: {}: {error}; it starts cold", file.display()),
     }

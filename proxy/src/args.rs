@@ -275,6 +275,10 @@ struct OperatorArgs {
     /// The file of these lines; `-` is the standard output [default: -]
     #[arg(long, value_name = "PATH", value_parser = Destination::read)]
     access_log_file: Option<Destination>,
+    /// Leave the keys of the stored responses to the next process, in this file, and load those
+    /// that are in it before listening [default: none]
+    #[arg(long, value_name = "FILE")]
+    manifest: Option<PathBuf>,
     /// How long new connections are still accepted after SIGTERM, while /healthz answers 503
     /// [default: 0]
     #[arg(long, value_name = "N", value_parser = milliseconds, allow_negative_numbers = true)]
@@ -438,6 +442,7 @@ impl OperatorArgs {
             self.admin => to.admin,
             self.admin_token_file => to.admin_token_file,
             self.access_log => to.access_log,
+            self.manifest => to.manifest,
         );
         if self.access_log_file.is_some() && to.access_log.is_none() {
             wrong.push(

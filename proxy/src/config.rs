@@ -46,6 +46,10 @@ impl Config {
         {
             wrong.push(format!("the access log: {error}"));
         }
+        let folder = settings.manifest.as_deref().and_then(Path::parent);
+        if folder.is_some_and(|folder| !folder.as_os_str().is_empty() && !folder.is_dir()) {
+            wrong.push("--manifest: the folder of the file is missing: make it".into());
+        }
         let token = settings.admin.map(|_| AdminToken::read(settings.admin_token_file.as_ref()));
         let token = token.and_then(|read| read.map_err(|error| wrong.push(error)).ok());
         if !wrong.is_empty() {

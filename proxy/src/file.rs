@@ -15,6 +15,7 @@ use crate::own_values::{
 use crate::rules::{Paths, Rule};
 use crate::server::{HostPattern, Server};
 use crate::settings::Settings;
+use crate::streams::share_streams;
 use crate::texts::{address, namespace};
 
 /// Reads the file into the settings. Returns all that is wrong with it.
@@ -160,6 +161,7 @@ fn read_cache(root: &Section<'_, '_>, to: &mut Settings) {
         (to.ignore_cookies, to.ignored_cookies) = (all, names);
     }
     set(&cache, "make_etags", boolean, &mut to.make_etags);
+    to.share_streams = share_streams(&cache);
     set_some(&cache, "max_bytes", size, &mut to.max_bytes);
     set(&cache, "max_body", length, &mut to.max_body);
     set(&cache, "pass_ranges", boolean, &mut to.pass_ranges);
@@ -242,6 +244,7 @@ fn read_operators(root: &Section<'_, '_>, to: &mut Settings) {
         log.finish();
     }
     if let Some(drain) = root.section("drain") {
+        set_some(&drain, "manifest", of_text(file), &mut to.manifest);
         set(&drain, "delay", duration, &mut to.drain_delay);
         set(&drain, "timeout", some_duration, &mut to.drain_timeout);
         drain.finish();
@@ -366,6 +369,7 @@ fn read_rule(section: &Section<'_, '_>, name: String) -> Option<Rule> {
         tags: section.list("tags", tag).unwrap_or_default(),
         max_body: section.read("max_body", length),
         make_etags: section.read("make_etags", boolean),
+        share_streams: share_streams(section),
         cache_posts: section.read("cache_posts", boolean).unwrap_or_default(),
     };
     check_rule(section, &rule);
@@ -382,7 +386,7 @@ fn query_parameter(text: &str) -> Result<String, String> {
 }
 
 /// What a rule that stores nothing has no use for.
-const OF_STORING: [&str; 15] = [
+const OF_STORING: [&str; 16] = [
     "ttl",
     "status_ttl",
     "stale",
@@ -396,6 +400,7 @@ const OF_STORING: [&str; 15] = [
     "tags",
     "max_body",
     "make_etags",
+    "share_streams",
     "cache_posts",
     "ignore_query",
 ];

@@ -86,6 +86,19 @@ impl Proxy {
         access_log::count(self.answer(&live, request, from).await, begun)
     }
 
+    /// Sends a request of no client. Like that of a refresh, it gets its fields behind the cache.
+    pub(crate) async fn load(
+        &self,
+        request: Request<()>,
+    ) -> Result<Response<ResponseBody<OriginBody>>, Unloaded> {
+        let (mut parts, ()) = request.into_parts();
+        let live = self.live();
+        checks::admit(&mut parts, &live.settings, &self.via, self.names).map_err(|_| Unloaded)?;
+        let mut service = live.service_for(&mut parts).clone();
+        let request = Request::from_parts(parts, ClientBody::None);
+        service.call(request).await.map_err(|_| Unloaded)
+    }
+
     /// Answers a request that was received from this address.
     async fn answer(
         &self,
@@ -126,6 +139,9 @@ impl Proxy {
         }
     }
 }
+
+/// A response that could not be loaded: the first client that wants it asks the origin.
+pub(crate) struct Unloaded;
 
 /// Returns why a request was forwarded, in RFC 9211's words (2.2).
 fn forwarded_for(method: &Method, is_apart: bool) -> &'static str {

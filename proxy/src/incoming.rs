@@ -15,6 +15,8 @@ use crate::names::NameFilter;
 pub(crate) enum ClientBody {
     Received(Received),
     Read(Box<RequestBody<Self>>),
+    /// That of a request of no client.
+    None,
 }
 
 pub(crate) struct Received {
@@ -33,7 +35,7 @@ impl ClientBody {
     pub(crate) fn end(&self) -> Option<RequestEnd> {
         match self {
             Self::Received(it) if !it.body.is_end_stream() => Some(it.end.clone()),
-            Self::Received(_) | Self::Read(_) => None,
+            Self::Received(_) | Self::Read(_) | Self::None => None,
         }
     }
 
@@ -53,6 +55,7 @@ impl Body for ClientBody {
         let Received { body, names, end } = match &mut *self {
             Self::Received(received) => received,
             Self::Read(body) => return Pin::new(body).poll_frame(cx),
+            Self::None => return Poll::Ready(None),
         };
         let mut frame = ready!(Pin::new(&mut *body).poll_frame(cx));
         if frame.as_ref().is_none_or(|frame| frame.is_ok() && body.is_end_stream()) {
@@ -70,6 +73,7 @@ impl Body for ClientBody {
         match self {
             Self::Received(received) => received.body.is_end_stream(),
             Self::Read(body) => body.is_end_stream(),
+            Self::None => true,
         }
     }
 
@@ -77,6 +81,7 @@ impl Body for ClientBody {
         match self {
             Self::Received(received) => received.body.size_hint(),
             Self::Read(body) => body.size_hint(),
+            Self::None => SizeHint::with_exact(0),
         }
     }
 }

@@ -52,6 +52,10 @@ pub(crate) fn common(cache: &HttpStampede, settings: &Settings) -> HttpLayer {
         .credential_headers(texts(&settings.credential_headers))
         .store_post_responses(settings.store_post);
     let layer = steer(settings, name_clients(settings, key_claims(settings, layer)));
+    let layer = match &settings.share_streams {
+        Some(streams) => layer.share_streams(streams.clone()),
+        None => layer,
+    };
     let paths = settings.cache_posts.clone();
     layer.cache_posts(move |parts| paths.iter().any(|path| parts.uri.path() == path))
 }
@@ -112,6 +116,9 @@ pub(crate) fn with_rule(mut layer: HttpLayer, settings: &Settings, rule: &Rule) 
     }
     if let Some(make_etags) = rule.make_etags {
         layer = layer.make_etags(make_etags);
+    }
+    if let Some(streams) = &rule.share_streams {
+        layer = layer.share_streams(streams.clone());
     }
     if rule.cache_posts {
         layer = layer.cache_posts(|_| true);

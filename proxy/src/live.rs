@@ -192,7 +192,7 @@ fn count(what: &std::sync::atomic::AtomicU64) {
     what.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
 }
 
-fn report(line: &str) {
+pub(crate) fn report(line: &str) {
     use std::io::Write;
     // Without a standard error there is no reader of the report.
     let _ = writeln!(std::io::stderr(), "stampede-proxy: {line}");
@@ -203,6 +203,9 @@ fn takes_a_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
     let limits = |settings: &Settings| format!("{:?}", settings.limits);
     let waiting = |settings: &Settings| {
         (settings.wait_timeout, settings.compute_timeout, settings.lease, settings.max_computations)
+    };
+    let drain = |settings: &Settings| {
+        (settings.drain_delay, settings.drain_timeout, settings.manifest.clone())
     };
     let differs = [
         ("listen", old.listen != new.listen),
@@ -217,7 +220,7 @@ fn takes_a_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
             "access_log",
             (old.access_log, &old.access_log_file) != (new.access_log, &new.access_log_file),
         ),
-        ("drain", (old.drain_delay, old.drain_timeout) != (new.drain_delay, new.drain_timeout)),
+        ("drain", drain(old) != drain(new)),
         ("all but certificates and tokens, because of store_post", old.store_post),
         ("store_post", !old.store_post && new.store_post),
     ];

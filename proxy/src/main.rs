@@ -13,6 +13,7 @@
 //! - `live`: the layers and services that the settings make, and how SIGHUP replaces them.
 //! - `front`: where the three parts meet: the checks that a request must pass, the layer, and the
 //!   service that asks the origin. That is `origin`, on the connections of `pool`.
+//! - `manifest`: what a process leaves to the next one.
 //! - `operators`, `status`, `access_log`: what operators see.
 //!
 //! `connection`, `limits`, `listen`, `metrics_off`, `signal`, `size` and `texts` are symbolic links:
@@ -55,6 +56,7 @@ mod layers;
 mod limits;
 mod listen;
 mod live;
+mod manifest;
 #[cfg(feature = "metrics")]
 mod metrics;
 #[cfg(not(feature = "metrics"))]
@@ -77,6 +79,7 @@ mod settings;
 mod signal;
 mod size;
 mod status;
+mod streams;
 mod texts;
 mod tls;
 mod traffic;
@@ -175,7 +178,7 @@ async fn run(
     let token = config.token.map(|token| Arc::new(RwLock::new(token)));
     let names = NameFilter::of_process(settings.underscores_in_headers);
     let drain = Drain { delay: settings.drain_delay, timeout: settings.drain_timeout };
-    let scheme = settings.scheme_name();
+    let (scheme, file) = (settings.scheme_name(), settings.manifest.clone());
     let live = Live::new(cache, settings, config.origin_tls, Via::new());
     let tls = config.listener_tls.map(tls::Listener::new);
     let proxy = Arc::new(Proxy::new(live, names, tls, log.clone(), Arc::clone(&status)));
@@ -196,12 +199,22 @@ async fn run(
         status: Arc::clone(&status),
     };
     let reloading = tokio::spawn(reload_at_each(reloads, Arc::new(reload)));
-    listen::announce(scheme, address)?;
-    let stop = async {
+    let mut stop = Box::pin(async {
         stop.await;
         status.drain();
+    });
+    let loaded = tokio::select! {
+        loaded = manifest::load(file.as_deref(), &proxy) => loaded,
+        () = stop.as_mut() => None,
     };
-    front::serve(listener, proxy, stop, drain).await;
+    if let Some(may_write) = loaded {
+        status.end_loading();
+        listen::announce(scheme, address)?;
+        front::serve(listener, proxy, stop, drain).await;
+        if let Some(file) = file.filter(|_| may_write) {
+            manifest::write(&file, cache).await;
+        }
+    }
     reloading.abort();
     cache.shutdown(drain.timeout).await;
     operators.into_iter().for_each(|serving| serving.abort());

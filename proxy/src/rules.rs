@@ -10,7 +10,7 @@ use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
 use http::Uri;
 use http::uri::PathAndQuery;
 use percent_encoding::percent_decode_str;
-use tower_stampede::SetCookie;
+use tower_stampede::{SetCookie, StreamRule};
 
 use super::readings::{folded, plain_path};
 use super::server::HostPattern;
@@ -199,6 +199,7 @@ pub(crate) struct Rule {
     pub(crate) tags: Vec<String>,
     pub(crate) max_body: Option<usize>,
     pub(crate) make_etags: Option<bool>,
+    pub(crate) share_streams: Option<StreamRule>,
     pub(crate) cache_posts: bool,
 }
 
@@ -273,6 +274,7 @@ mod tests {
             tags: Vec::new(),
             max_body: None,
             make_etags: None,
+            share_streams: None,
             cache_posts: false,
         }
     }

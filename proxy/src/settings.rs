@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use http::uri::Scheme;
-use tower_stampede::{ConfigError, HttpStampede, SetCookie, Stampede};
+use tower_stampede::{ConfigError, HttpStampede, SetCookie, Stampede, StreamRule};
 
 use crate::access_log::{Destination, Format};
 use crate::host::Host;
@@ -13,6 +13,9 @@ use crate::limits::Limits;
 use crate::redis::{self, Redis};
 use crate::rules::Rule;
 use crate::server::{HostHeader, Origins, default_port};
+
+/// The name of the cache, in metrics and in manifests.
+pub(crate) const CACHE: &str = "proxy";
 
 /// How many bits of an address name a client.
 ///
@@ -75,6 +78,7 @@ pub(crate) struct Settings {
     pub(crate) ignore_cookies: bool,
     pub(crate) ignored_cookies: Vec<String>,
     pub(crate) make_etags: bool,
+    pub(crate) share_streams: Option<StreamRule>,
     pub(crate) tags_from: Vec<String>,
     pub(crate) lifetime_from: Vec<String>,
     pub(crate) cache_groups: bool,
@@ -82,6 +86,7 @@ pub(crate) struct Settings {
     pub(crate) admin_token_file: Option<PathBuf>,
     pub(crate) access_log: Option<Format>,
     pub(crate) access_log_file: Destination,
+    pub(crate) manifest: Option<PathBuf>,
     pub(crate) drain_delay: Duration,
     pub(crate) drain_timeout: Duration,
     pub(crate) max_bytes: Option<u64>,
@@ -130,6 +135,7 @@ impl Default for Settings {
             ignore_cookies: false,
             ignored_cookies: Vec::new(),
             make_etags: false,
+            share_streams: None,
             tags_from: Vec::new(),
             lifetime_from: Vec::new(),
             cache_groups: true,
@@ -137,6 +143,7 @@ impl Default for Settings {
             admin_token_file: None,
             access_log: None,
             access_log_file: Destination::Stdout,
+            manifest: None,
             drain_delay: Duration::ZERO,
             drain_timeout: Duration::from_secs(10),
             max_bytes: None,
@@ -241,7 +248,7 @@ impl Settings {
 
     /// Makes the cache; the error names the settings that cannot be followed.
     pub(crate) fn cache(&self) -> Result<HttpStampede, String> {
-        let mut cache = Stampede::builder("proxy")
+        let mut cache = Stampede::builder(CACHE)
             .stale_for(self.stale)
             .stale_if_error(self.stale_if_error)
             .compute_timeout(self.compute_timeout);

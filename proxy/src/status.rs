@@ -14,6 +14,7 @@ use crate::metrics::Metrics;
 /// What is counted beside the cache.
 pub(crate) struct Status {
     metrics: Metrics,
+    is_loading: AtomicBool,
     is_draining: AtomicBool,
     connections: AtomicU64,
     pub(crate) failed_handshakes: AtomicU64,
@@ -35,6 +36,7 @@ impl Status {
     pub(crate) fn new(metrics: Metrics) -> Self {
         Self {
             metrics,
+            is_loading: AtomicBool::new(true),
             is_draining: AtomicBool::new(false),
             connections: AtomicU64::new(0),
             failed_handshakes: AtomicU64::new(0),
@@ -54,11 +56,18 @@ impl Status {
         self.is_draining.store(true, Ordering::Relaxed);
     }
 
+    /// Clients are answered from now on.
+    pub(crate) fn end_loading(&self) {
+        self.is_loading.store(false, Ordering::Relaxed);
+    }
+
     /// Returns the answer of `/healthz`.
     pub(crate) fn health(&self) -> Response<Body> {
-        match self.is_draining.load(Ordering::Relaxed) {
-            false => plain(StatusCode::OK, "ok\n".into()),
-            true => plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n".into()),
+        let is = |state: &AtomicBool| state.load(Ordering::Relaxed);
+        match (is(&self.is_draining), is(&self.is_loading)) {
+            (true, _) => plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n".into()),
+            (false, true) => plain(StatusCode::SERVICE_UNAVAILABLE, "loading\n".into()),
+            (false, false) => plain(StatusCode::OK, "ok\n".into()),
         }
     }
 

@@ -185,6 +185,41 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
         self
     }
 
+    /// Sets the bound on the bytes of all response bodies and all streams together that arrive and
+    /// are to be stored or shared, beside `max_bytes`. One with a declared length takes that when
+    /// its head arrives, another one what has come. It gives the bytes back when it is
+    /// complete, breaks off, or is not kept any longer. Defaults to `max_bytes`.
+    ///
+    /// At the bound nothing fails. A response is passed on unshared, as one is that is
+    /// too large to be stored: its caller reads the body as it comes, and the waiters forward
+    /// their own requests. The key is not remembered as uncacheable. `Cache-Status` says
+    /// `detail=no-room`; such responses are counted in
+    /// [`Stats::refused_bodies`](crate::Stats::refused_bodies) and reported as
+    /// [`Event::BodyRefused`](crate::Event::BodyRefused). What happens to a stream says
+    /// [`Producer::max_bytes`](crate::Producer::max_bytes).
+    ///
+    /// Not counted: a body that is there at once, and what slow clients still read of what
+    /// has arrived or is not kept any longer. Of the latter each slow client can hold up to
+    /// `HttpLayer::max_body`, or the `max_bytes` of the stream.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tower_stampede::{Recording, Stampede};
+    ///
+    /// let exports: Stampede<Recording<String>> = Stampede::builder("exports")
+    ///     .ttl(Duration::from_secs(60))
+    ///     .max_bytes(256 << 20)
+    ///     .max_arriving_bytes(32 << 20)
+    ///     .build()?;
+    /// # Ok::<(), tower_stampede::ConfigError>(())
+    /// ```
+    pub fn max_arriving_bytes(mut self, max_arriving_bytes: u64) -> Self {
+        self.max_arriving_bytes = Some(max_arriving_bytes);
+        self
+    }
+
     /// Weighs values by their [`Weigh`]: what they hold on the heap counts
     /// against `max_bytes`. Replaces a `weigher`.
     pub fn weigh(self) -> Self

@@ -20,6 +20,8 @@ pub(crate) struct CallOptions {
     pub(super) soft_timeout: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) skips_local_copy: bool,
+    /// Whether it computes where another process does so already.
+    pub(super) goes_on: bool,
 }
 
 /// The options of a call, and the older value for its computation. The caller and its computation

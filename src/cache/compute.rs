@@ -483,7 +483,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let took = self.engine.clock.now().since(from);
         let (reason, timed_out) = (reason.as_str(), result.is_err());
         self.observer.happened(Occurrence::ComputedAlone { key, reason, took, timed_out });
-        result?.map(|(_, own)| own).map_err(Error::of_computation)
+        let (computed, own) = result?.map_err(Error::of_computation)?;
+        if let Some(rest) = computed.and_then(|computed| computed.rest) {
+            self.drive_alone(rest);
+        }
+        Ok(own)
     }
 
     /// Judges an entry of the remote. This process may have marked its own copy stale: then

@@ -53,7 +53,7 @@ use crate::outcome::CacheOutcome;
 /// ```
 #[must_use = "nothing happens before one of its methods that end the call"]
 pub struct EntrySelector<'a, C, K> {
-    cache: &'a C,
+    pub(super) cache: &'a C,
     key: K,
     options: CallOptions,
 }
@@ -115,6 +115,15 @@ impl<'a, C, K> EntrySelector<'a, C, K> {
     /// away, it has no effect.
     pub fn skip_local_copy(mut self) -> Self {
         self.options.skips_local_copy = true;
+        self
+    }
+
+    /// Computes here also where another process computes the key already, instead of waiting for
+    /// its result: one computation for each process, and the result stays in this one. For streams,
+    /// whose waiters in other processes get nothing before the end. Without a remote it has no
+    /// effect.
+    pub fn beside_other_processes(mut self) -> Self {
+        self.options.goes_on = true;
         self
     }
 }
@@ -229,8 +238,10 @@ where
             Err(miss) => miss,
         };
         let made = move || async move {
-            let computed = compute().await?.into();
-            let own = computed.value.clone();
+            let mut computed = compute().await?.into();
+            // The clone is stored: the value itself may be a stream whose beginning is its caller's.
+            let stored = computed.value.clone();
+            let own = std::mem::replace(&mut computed.value, stored);
             Ok::<ComputationResult<V, V>, E>((Some(computed), own))
         };
         let (context, asked) = (Some(CallContext::new(options)), cache.0.now());

@@ -89,7 +89,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Top {
-    /// The keys, as the lines of the log write them. Of a longer one its first 256 bytes. Over HTTP the
+    /// The keys, as the lines of the log write them. Of a longer one its first 192 bytes. Over HTTP the
     /// variants of a response count together.
     pub keys: Vec<(String, Savings)>,
     /// The tags, without those that the HTTP layer makes.
@@ -224,7 +224,46 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
 
     fn info_of(&self, entry: &Entry<V>) -> Option<EntryInfo> {
         let now = self.now();
-        let is_of_use = now < entry.window().useful_until() && self.engine.log.is_alive(entry);
-        is_of_use.then(|| EntryInfo::of(entry, now))
+        self.is_of_use(entry).then(|| EntryInfo::of(entry, now))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use crate::clock::Tick;
+    use crate::entry::Entry;
+    use crate::freshness::{Lifetimes, Window};
+    use crate::observe::ledger::Ledger;
+
+    fn entry(weight: u32) -> Entry<u8> {
+        let (ttl, none) = (Duration::from_secs(60), Duration::ZERO);
+        let lifetimes = Lifetimes { ttl, stale_for: none, stale_if_error: none };
+        let window = Window::new(Tick::from_nanos(0), lifetimes, Duration::from_secs(1));
+        let mut entry = Entry::new(1, window, Box::default(), 0);
+        entry.weight = weight;
+        entry
+    }
+
+    #[test]
+    fn an_entry_that_was_used_most_does_not_begin_to_count_again() {
+        let entry = entry(1);
+        entry.inherit_uses(u32::MAX);
+        for _ in 0..2 {
+            assert!(
+                entry.count_use() == entry.uses().is_multiple_of(16) && entry.uses() >= 1 << 31
+            );
+        }
+    }
+
+    #[test]
+    fn the_sums_of_the_ledger_stay_at_the_greatest_number() {
+        let (ledger, entry) = (Ledger::default(), entry(u32::MAX));
+        entry.inherit_uses(u32::MAX - 127);
+        for _ in 0..3 {
+            ledger.note_use(b"k", &entry);
+        }
+        assert_eq!(ledger.keys(1)[0].1.bytes, u64::MAX);
     }
 }

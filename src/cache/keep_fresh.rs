@@ -109,13 +109,13 @@ where
     }
 
     /// Refreshes the `most` keys that have saved the origin the most time before they expire, without
-    /// their being named: those that [`Stampede::top`](crate::Stampede::top) lists first, by price and
-    /// use. At most 128.
+    /// their being named: those that [`Stampede::top`](crate::Stampede::top) lists first and this process
+    /// holds, by price and use. At most 128.
     ///
     /// As [`keep_fresh`](Self::keep_fresh) in all but the choice of keys. A key becomes known by its
-    /// sixteenth use by [`get`](Self::get) after this call. One that was not used since its last refresh
-    /// is not refreshed again, until it is used; what was invalidated or evicted is left to the next
-    /// caller.
+    /// sixteenth use by [`get`](Self::get) or [`get_borrowed`](Self::get_borrowed) after this call. One
+    /// that was not used since its last refresh is not refreshed again, until it is used; what was
+    /// invalidated or evicted is left to the next caller.
     ///
     /// # Examples
     ///
@@ -138,7 +138,7 @@ where
     /// Outside of a Tokio runtime.
     pub fn keep_popular(&self, most: usize) -> KeepFresh {
         // From now on they are remembered.
-        drop(self.popular(0));
+        drop(self.popular());
         self.keep(Kept::Popular { most, refreshed_at: HashMap::new() })
     }
 
@@ -158,30 +158,31 @@ where
     E: fmt::Debug + fmt::Display + Send + Sync + 'static,
 {
     #[cold]
-    pub(super) fn note_popular(&self, key: &K) {
+    pub(super) fn note_popular<Q: ToKey + ?Sized>(&self, key: &Q, own: impl FnOnce() -> K) {
         let Some(popular) = self.hooks().popular.get() else { return };
-        let known = || self.handle().0.observer.ledger.keys(ledger::KEYS);
+        let ledger = &self.handle().0.observer.ledger;
         let Some(mut popular) = popular.try_lock() else { return };
         if popular.len() >= 2 * ledger::KEYS {
-            let known: HashSet<_> = known().into_iter().map(|(name, _)| name).collect();
-            popular.retain(|key, _| known.contains(key.as_bytes()));
+            let known = HashSet::<_>::from_iter(ledger.hashes());
+            popular.retain(|hash, _| known.contains(hash));
         }
-        popular.entry(key.to_key()).or_insert_with(|| key.clone());
+        let hash = ledger.hash(key.to_key().as_bytes());
+        popular.entry(hash).or_insert_with(own);
     }
 
-    /// Returns those of the `most` keys that have saved the most which are known here; see
+    /// Returns the keys that are known here, that which has saved the most first; see
     /// [`keep_popular`](Self::keep_popular).
-    fn popular(&self, most: usize) -> Vec<K> {
+    fn popular(&self) -> Vec<K> {
         let popular = self.hooks().popular.get_or_init(Default::default).lock();
-        let first = self.handle().0.observer.ledger.keys(most).into_iter();
-        first.filter_map(|(name, _)| popular.get(&*name).cloned()).collect()
+        let first = self.handle().0.observer.ledger.hashes().into_iter();
+        first.filter_map(|hash| popular.get(&hash).cloned()).collect()
     }
 }
 
 /// Which keys are kept.
 enum Kept<K> {
     Named(Vec<K>),
-    /// The first ones, and at which number of uses each was refreshed.
+    /// The first ones that are here, and at which number of uses the last refresh of each began.
     Popular {
         most: usize,
         refreshed_at: HashMap<K, u32>,
@@ -199,21 +200,36 @@ impl<K: ToKey + Eq + Hash + Clone + Send + Sync + 'static> Kept<K> {
         match self {
             Self::Named(keys) => keys.iter().filter(|key| is_due(state, *key)).cloned().collect(),
             Self::Popular { most, refreshed_at } => {
-                let mut keys = cache.popular(*most);
+                let here = |key: &K| uses_of(state, key).is_some();
+                let mut keys: Vec<_> =
+                    cache.popular().into_iter().filter(here).take(*most).collect();
                 refreshed_at.retain(|key, _| keys.contains(key));
-                keys.retain(|key| {
-                    let Some(here) = state.local.peek(key.to_key().as_bytes()) else {
-                        return false;
-                    };
-                    let is_used = refreshed_at.get(key) != Some(&here.uses());
-                    if !is_used || !is_due(state, key) {
-                        return false;
-                    }
-                    refreshed_at.insert(key.clone(), here.uses());
-                    true
-                });
+                keys.retain(|key| self.is_due(state, key));
                 keys
             }
+        }
+    }
+
+    fn is_due<V: Clone + Send + Sync + 'static>(&self, state: &CacheState<V>, key: &K) -> bool {
+        let is_used = match self {
+            Self::Named(_) => true,
+            Self::Popular { refreshed_at, .. } => {
+                let uses = uses_of(state, key);
+                uses.is_some() && uses.as_ref() != refreshed_at.get(key)
+            }
+        };
+        is_used && is_due(state, key)
+    }
+
+    /// Remembers how often keys were used whose refresh has begun.
+    fn note_refresh<V: Clone + Send + Sync + 'static>(
+        &mut self,
+        state: &CacheState<V>,
+        begun: &[K],
+    ) {
+        if let Self::Popular { refreshed_at, .. } = self {
+            let uses = |key: &K| Some((key.clone(), uses_of(state, key)?));
+            refreshed_at.extend(begun.iter().filter_map(uses));
         }
     }
 }
@@ -305,10 +321,11 @@ impl<K: ToKey + Eq + Hash + Clone + Send + Sync + 'static> Upkeep<K> {
         };
         while self.loads.len() < most && !self.due.is_empty() && !engine.refreshes.is_full() {
             // Since the look, a caller may have loaded some of them.
-            let is_due = |key: &K| is_due(&cache.handle().0, key);
+            let is_due = |key: &K| self.kept.is_due(&cache.handle().0, key);
             let keys = self.due.drain(..size.min(self.due.len())).filter(is_due).collect();
             let (begun, ends) = cache.begin_upkeep(keys);
             if !begun.is_empty() {
+                self.kept.note_refresh(&cache.handle().0, &begun);
                 self.underway.extend(begun.iter().cloned());
                 self.loads.push(Box::pin(join_all(ends).map(|_| begun)));
             }
@@ -367,6 +384,15 @@ where
 fn pause<V: Clone + Send + Sync + 'static>(state: &CacheState<V>) -> Duration {
     let ttl = state.values.ttl.unwrap_or(LONGEST_PAUSE);
     (ttl / LOOKS).clamp(SHORTEST_PAUSE, LONGEST_PAUSE)
+}
+
+/// Returns how often a value that is here was used.
+fn uses_of<V: Clone + Send + Sync + 'static>(
+    state: &CacheState<V>,
+    key: &impl ToKey,
+) -> Option<u32> {
+    let here = state.local.peek(key.to_key().as_bytes())?;
+    state.is_of_use(&here).then(|| here.uses())
 }
 
 fn is_due<V: Clone + Send + Sync + 'static>(state: &CacheState<V>, key: &impl ToKey) -> bool {

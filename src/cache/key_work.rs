@@ -304,7 +304,9 @@ impl<V: Clone + Send + Sync + 'static> Search<V> for KeyQuestion<V> {
 impl<V: Clone + Send + Sync + 'static> Question<V> for KeyQuestion<V> {
     fn patience(&mut self) -> Patience {
         self.looks();
+        let goes_on = self.context.as_ref().is_some_and(|call| call.options.goes_on);
         match self.purpose {
+            Purpose::Serve | Purpose::Newer(_) if goes_on => Patience::GoOn,
             Purpose::Serve | Purpose::Newer(_) | Purpose::FreshRead(_) => Patience::Wait,
             Purpose::Refresh(_) => Patience::GiveUp,
         }
@@ -349,8 +351,13 @@ where
         let begun = question.begin(&mut lead);
         let result = lead.compute(async { compute.call().await }).await;
         match told_apart(result) {
-            Ok((computed, own)) => {
-                begun.end_computed(lead, computed).await.after_others().await;
+            Ok((mut computed, own)) => {
+                let rest = computed.as_mut().and_then(|computed| computed.rest.take());
+                let leavings = match (computed, rest) {
+                    (Some(computed), Some(rest)) => begun.end_arriving(lead, computed, rest).await,
+                    (computed, _) => begun.end_computed(lead, computed).await,
+                };
+                leavings.after_others().await;
                 Ok(own)
             }
             Err(failure) => {
@@ -364,7 +371,7 @@ where
 
 /// A call that has begun, and what its leader's end needs.
 pub(super) struct BegunCall<V: Clone + Send + Sync + 'static> {
-    state: Arc<CacheState<V>>,
+    pub(super) state: Arc<CacheState<V>>,
     key: Key,
     purpose: Purpose<V>,
     in_hand: Option<Arc<Entry<V>>>,
@@ -420,14 +427,18 @@ impl<V: Clone + Send + Sync + 'static> BegunCall<V> {
         if !computed.storable {
             return self.end_unstored(lead, declined).await;
         }
-        let computed = computed.with_tags_of(self.replaced.as_deref());
-        let computed = match &self.context {
-            Some(call) => computed.with_options(&call.options),
-            None => computed,
-        };
-        match self.state.entry(computed, &lead.facts()) {
+        match self.state.entry(self.with_options(computed), &lead.facts()) {
             (entry, true) => lead.store(&entry),
             (entry, false) => self.end_unstored(lead, Conclusion::Share(entry)).await,
+        }
+    }
+
+    /// Adds what the call asks for, and what the result keeps of the value that it replaces.
+    pub(super) fn with_options(&self, computed: Computed<V>) -> Computed<V> {
+        let computed = computed.with_tags_of(self.replaced.as_deref());
+        match &self.context {
+            Some(call) => computed.with_options(&call.options),
+            None => computed,
         }
     }
 

@@ -12,7 +12,6 @@ use crate::cache::call_options::{CallContext, CallOptions, Stored};
 use crate::cache::seat::AppKey;
 use crate::computed::Computed;
 use crate::error::{Absent, Error, FailureAction};
-use crate::key::Key;
 
 pub(super) type Loading<V, E> = BoxFuture<'static, Result<Computed<V>, E>>;
 pub(super) type Load<K, V, E> = dyn Fn(K, Option<Stored<V>>) -> Loading<V, E> + Send + Sync;
@@ -39,8 +38,8 @@ impl<K, V, E> LoadOne<K, V, E> {
 pub(super) struct Hooks<K, E> {
     pub(super) failure: RwLock<Option<ErrorRule<E>>>,
     pub(super) absent: RwLock<Option<AbsentRule<K, E>>>,
-    /// Keys that were used often, by their bytes; none before they are asked for.
-    pub(super) popular: OnceLock<Mutex<HashMap<Key, K>>>,
+    /// Keys that were used often, by their hashes in the ledger; none before they are asked for.
+    pub(super) popular: OnceLock<Mutex<HashMap<u64, K>>>,
 }
 
 pub(super) type ErrorRule<E> = Arc<dyn Fn(&E) -> FailureAction + Send + Sync>;

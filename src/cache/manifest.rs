@@ -139,8 +139,8 @@ impl Manifest {
     /// Returns the keys that can be read as a `K`, that which is worth the most first: numbers and
     /// text. Keys of several parts cannot; for these see [`encoded_keys`](Self::encoded_keys).
     pub fn keys<K: FromStr>(&self) -> impl Iterator<Item = K> {
-        let keys = self.rows.iter().filter_map(|row| str::from_utf8(row.key.as_bytes()).ok());
-        keys.filter_map(|key| key.parse().ok())
+        let keys = self.rows.iter().filter_map(|row| key::bytes_in(row.key.as_bytes()));
+        keys.filter_map(|key| str::from_utf8(key).ok()?.parse().ok())
     }
 
     /// Returns all keys in this order, as [`ToKey`](crate::ToKey) makes them.
@@ -175,8 +175,7 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         let state = Arc::clone(&self.0);
         let mut first = BinaryHeap::new();
         for (n, (key, entry)) in state.local.iter().enumerate() {
-            let is_of_use = state.now() < entry.window().useful_until();
-            if is_of_use && state.engine.log.is_alive(&entry) && key::is_plain(key.as_bytes()) {
+            if state.is_of_use(&entry) && key::is_plain(key.as_bytes()) {
                 let row = Row { key, micros: entry.computed_micros(), uses: entry.uses() };
                 // Those of one worth are in the order of their keys.
                 let bytes: Box<[u8]> = row.key.as_bytes().into();

@@ -86,6 +86,7 @@ mod put;
 mod seat;
 mod single;
 pub(crate) mod state;
+mod streams;
 #[cfg(test)]
 mod tests;
 pub(crate) mod typed;

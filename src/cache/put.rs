@@ -33,7 +33,8 @@ impl<V: Clone + Send + Sync + 'static> Stampede<V> {
         self.put_with(key, Computed::new(value)).await;
     }
 
-    /// Like [`put`](Self::put), with a value that sets its own lifetime and tags.
+    /// Like [`put`](Self::put), with a value that sets its own lifetime and tags. A stream that still
+    /// arrives ([`Producer::begin`](crate::Producer::begin)) is not stored: the older value ends.
     ///
     /// # Cancel safety
     ///

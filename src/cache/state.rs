@@ -189,6 +189,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         self.judged(entry, now)
     }
 
+    /// Returns whether an entry may be served, at least in place of a failure.
+    pub(crate) fn is_of_use(&self, entry: &Entry<V>) -> bool {
+        self.now() < entry.window().useful_until() && self.engine.log.is_alive(entry)
+    }
+
     /// Returns whether requests ask the remote for a key at the moment.
     #[cold]
     pub(crate) fn is_remote_asked(&self, key: &[u8]) -> bool {
@@ -361,6 +366,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             arriving_bytes: self.values.arriving.taken(),
             flights: self.engine.table.running(),
             waiting: self.engine.waiting(),
+            computation_limit: self.engine.computation_limit(),
             ..self.observer.stats()
         };
         let is_full = stats.evictions > 0;

@@ -391,7 +391,7 @@ where
         if let Ok(entry) = &found
             && entry.is_noted_use()
         {
-            self.note_popular(key);
+            self.note_popular(key, || key.clone());
         }
         found
     }
@@ -609,7 +609,12 @@ where
         Q: ToKey + ToOwned<Owned = K> + ?Sized,
     {
         let loaded = match self.handle.look_up(key) {
-            Ok(entry) => return Ok(entry.value.clone()),
+            Ok(entry) => {
+                if entry.is_noted_use() {
+                    self.note_popular(key, || key.to_owned());
+                }
+                return Ok(entry.value.clone());
+            }
             Err((encoded, look)) => self.load((encoded, Some(look)), &key.to_owned(), None).await,
         };
         loaded.map(Answer::into_value).map_err(Failure::from)

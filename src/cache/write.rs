@@ -162,7 +162,9 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
     }
 
     fn entry_to_put(&self, key: &Key, computed: Computed<V>) -> Option<Arc<Entry<V>>> {
-        if self.engine.mode() == Mode::Off || !computed.storable {
+        // A stream that still arrives would be stored without its rest.
+        let is_whole = computed.rest.is_none();
+        if self.engine.mode() == Mode::Off || !computed.storable || !is_whole {
             return None;
         }
         let started = ComputationStart { tick: self.now(), seq: self.engine.log.seq() };

@@ -34,6 +34,7 @@ pub(crate) use crate::flight::engine::PlaceForOne;
 use crate::flight::hold::HeldKey;
 pub(crate) use crate::flight::hold::{FailureRule, HoldRule};
 pub(crate) use crate::flight::lead::{FlightFacts, Lead};
+pub(crate) use crate::flight::lending::within;
 use crate::flight::request::{FlightRequest, LedFor};
 pub(crate) use crate::flight::waiter::{AloneReason, Caller, Fit, FlightResult, stand_in};
 use crate::flight::waiter::{Resolver, Step};
@@ -43,7 +44,6 @@ pub(crate) use crate::flight::{
     evidence::RequestTraits,
     forwarding::{ForwardBound, ForwardPlace},
     leader::Kept,
-    lending::within,
     phase::FlightNumbers,
     ports::{Destination, Store, StoreChange},
     vacancy::Successor,

@@ -227,6 +227,10 @@ impl<V: Send + Sync + 'static> Leader<V> {
             if let ComputationEnd::Stored | ComputationEnd::Shared = end {
                 engine.usual_time.note(now.since(self.started.tick));
             }
+            // A failure may come fast from an origin that is overloaded.
+            if !self.is_unbounded() && (end.has_result() || end == ComputationEnd::TimedOut) {
+                engine.places.note_time(now.since(self.started.tick), engine.watch.now());
+            }
         }
         // The waiters first: nothing below is of use to them.
         let had_waiters = flight.waiting() > 0;

@@ -91,8 +91,8 @@ impl<V: Send + Sync + 'static> Engine<V> {
         observer: Arc<dyn Observe>,
     ) -> Self {
         Self {
-            places: Arc::new(Places::new(settings.max_computations())),
-            refreshes: Places::new(settings.max_refreshes()),
+            places: Arc::new(Places::new(settings.min_computations, settings.max_computations())),
+            refreshes: Places::new(None, settings.max_refreshes()),
             log: InvalidationLog::new(settings.max_logged_tags()),
             label,
             settings,
@@ -298,6 +298,11 @@ impl<V: Send + Sync + 'static> Engine<V> {
     /// Takes a slot among the callers that wait, if the bound allows one more.
     pub(crate) fn take_slot(&self) -> Option<WaitSlot> {
         WaitSlot::take(&self.waiting, self.settings.max_waiters_in_all())
+    }
+
+    /// Returns how many computations may run at once now.
+    pub(crate) fn computation_limit(&self) -> usize {
+        self.places.adaptive_limit().unwrap_or_else(|| self.settings.max_computations())
     }
 
     pub(crate) fn overloaded(&self, key: &Key) -> Error {

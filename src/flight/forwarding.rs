@@ -41,7 +41,7 @@ impl<V: Send + Sync + 'static> Drop for Taken<V> {
 
 impl ForwardBound {
     pub(crate) fn new(max: usize) -> Self {
-        Self(Arc::new(Places::new(max)))
+        Self(Arc::new(Places::new(None, max)))
     }
 
     /// Waits for a place as long as the handle's `wait_timeout`. A cache that is not on bounds

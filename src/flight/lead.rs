@@ -276,6 +276,13 @@ impl<V: Send + Sync + 'static> Lead<V> {
         self.0.leave_place();
     }
 
+    /// Hands out a result that arrives. The flight ends later. Returns what is left to do.
+    pub(crate) fn publish(&self, entry: &Arc<Entry<V>>) -> Leavings<V> {
+        let leavings = Leavings::of_published(&self.0);
+        self.0.publish(Arc::clone(entry));
+        leavings
+    }
+
     /// Stores the result under the flight's key, and ends the flight.
     pub(crate) fn store(self, entry: &Arc<Entry<V>>) -> Leavings<V> {
         self.0.fill(entry)

@@ -73,10 +73,13 @@
 //! - `end`: every way in which a leader ends, and the one order of steps.
 //! - `lending`: in which computation a caller runs, so that it can lend its place.
 //! - `forwarding`: a bound on calls of the origin outside of any flight.
+//! - `holders`: the computations that share the place of a call.
+//! - `adaptive_limit`: how many places there are, where that is found from the times of computations.
 //! - `usual_time`: how long they take.
 //! - `tasks`: where computations run, and how a shutdown ends them.
 //! - `ports`: the store, as the engine sees it.
 
+mod adaptive_limit;
 pub(crate) mod admission;
 pub(crate) mod arrival;
 pub(crate) mod clearance;
@@ -90,6 +93,7 @@ pub(crate) mod evidence;
 pub(crate) mod forwarding;
 pub(crate) mod hold;
 pub(crate) mod hold_policy;
+mod holders;
 pub(crate) mod lead;
 pub(crate) mod leader;
 pub(crate) mod lending;

@@ -21,6 +21,9 @@
 //! one computation more than the bound runs.
 //!
 //! A call whose computations are all overdue loses its place to the next call that needs one.
+//!
+//! With `min_computations` the number of places follows the time that computations take
+//! (`adaptive_limit.rs`). Where it falls, no computation loses its place: as many are not given on.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::num::NonZeroU64;
@@ -29,8 +32,10 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::clock::{Clock, Tick};
+use crate::flight::adaptive_limit::AdaptiveLimit;
 use crate::flight::client_key::ClientKey;
 use crate::flight::computation::{Computation, OriginCall};
+use crate::flight::holders::Holders;
 use crate::flight::queue::{Queue, Waiting, shrink};
 use crate::flight::wait_slot::WaitSlot;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, RandomState};
@@ -51,11 +56,16 @@ pub(crate) struct Places {
     state: Mutex<State>,
     /// No placed computation is overdue before this.
     next_overdue: AtomicU64,
+    /// How many places there are, where that is not fixed. Locked before `state`.
+    limit: Option<Mutex<AdaptiveLimit>>,
 }
 
 #[derive(Debug)]
 struct State {
-    free: usize,
+    /// Below zero: more are taken than there are now.
+    free: isize,
+    /// Whether a call has queued since the number of places was last set.
+    has_queued: bool,
     members: HashMap<u64, Member, RandomState>,
     queue: Queue,
     last_rank: u64,
@@ -77,62 +87,6 @@ struct Member {
     _slot: Option<WaitSlot>,
 }
 
-/// The computations of a call that have a part in its place, or in its wait for one.
-/// Nearly every call has one, for which nothing is allocated.
-#[derive(Debug)]
-struct Holders {
-    first: Arc<Computation>,
-    others: BTreeMap<u64, Arc<Computation>>,
-}
-
-impl Holders {
-    fn of(computation: &Arc<Computation>) -> Self {
-        Self { first: Arc::clone(computation), others: BTreeMap::new() }
-    }
-
-    fn add(&mut self, computation: &Arc<Computation>) {
-        if self.first.id != computation.id {
-            self.others.insert(computation.id, Arc::clone(computation));
-        }
-    }
-
-    fn is_only(&self, computation: &Computation) -> bool {
-        self.first.id == computation.id && self.others.is_empty()
-    }
-
-    fn contains(&self, computation: &Computation) -> bool {
-        self.first.id == computation.id || self.others.contains_key(&computation.id)
-    }
-
-    /// Removes one. Returns whether it was the last.
-    fn remove(&mut self, computation: &Computation) -> bool {
-        if self.first.id != computation.id {
-            self.others.remove(&computation.id);
-            return false;
-        }
-        match self.others.pop_first() {
-            Some((_, next)) => {
-                self.first = next;
-                false
-            }
-            None => true,
-        }
-    }
-
-    fn all(&self) -> impl Iterator<Item = &Arc<Computation>> {
-        std::iter::once(&self.first).chain(self.others.values())
-    }
-
-    fn wake(&self) {
-        self.all().for_each(|computation| computation.wake());
-    }
-
-    /// Returns when every leader should have ended its part.
-    fn overdue_at(&self) -> Tick {
-        self.others.values().fold(self.first.overdue_at(), |at, other| at.max(other.overdue_at()))
-    }
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     Queued { rank: u64 },
@@ -149,16 +103,38 @@ enum Source {
 }
 
 impl Places {
-    pub(crate) fn new(max: usize) -> Self {
+    /// Makes `max` places; with `min`, from that many up to `max`.
+    pub(crate) fn new(min: Option<usize>, max: usize) -> Self {
+        let limit = min.map(|min| AdaptiveLimit::new(min, max));
+        let max = limit.as_ref().map_or(max, AdaptiveLimit::get);
         let state = State {
-            free: max,
+            free: isize::try_from(max).unwrap_or(isize::MAX),
+            has_queued: false,
             members: HashMap::default(),
             queue: Queue::new(max),
             last_rank: 0,
             waiting_for: HashMap::default(),
             offers: HashMap::default(),
         };
-        Self { state: Mutex::new(state), next_overdue: AtomicU64::new(u64::MAX) }
+        let next_overdue = AtomicU64::new(u64::MAX);
+        Self { state: Mutex::new(state), next_overdue, limit: limit.map(Mutex::new) }
+    }
+
+    /// Notes how long a computation has taken in its place, and follows it with the number of
+    /// places where that is not fixed.
+    pub(crate) fn note_time(&self, took: Duration, now: Tick) {
+        let Some(limit) = &self.limit else { return };
+        let mut limit = limit.lock();
+        let mut state = self.state.lock();
+        let before = limit.get();
+        if limit.note(took, state.has_queued) {
+            state.resize(before, limit.get(), now);
+        }
+    }
+
+    /// Returns how many places there are now, where that is not fixed.
+    pub(crate) fn adaptive_limit(&self) -> Option<usize> {
+        self.limit.as_ref().map(|limit| limit.lock().get())
     }
 
     /// Takes a place if there is one now, free or lent. Returns whether the
@@ -347,21 +323,30 @@ impl Places {
 
     /// Returns whether all places are taken.
     pub(crate) fn is_full(&self) -> bool {
-        self.state.lock().free == 0
+        self.state.lock().free <= 0
     }
 
     /// Returns how many places are free.
     #[cfg(test)]
     pub(crate) fn free(&self) -> usize {
-        self.state.lock().free
+        self.state.lock().free.max(0).cast_unsigned()
     }
 }
 
 impl State {
+    fn resize(&mut self, before: usize, max: usize, now: Tick) {
+        self.free += max.cast_signed() - before.cast_signed();
+        self.has_queued = self.queue.ids().next().is_some();
+        if max != before {
+            self.queue.resize(max);
+        }
+        self.hand_over(now);
+    }
+
     fn try_place(&mut self, computation: &Arc<Computation>) -> bool {
         let call = computation.call();
         let is_placed = matches!(self.standing(call.id), Some(Standing::Placed { .. }));
-        if is_placed || self.free == 0 || !self.queue.admits(call.client, call.id) {
+        if is_placed || self.free <= 0 || !self.queue.admits(call.client, call.id) {
             return self.borrow(computation);
         }
         let from = self.take_free(call.client);
@@ -419,6 +404,7 @@ impl State {
             self.hold(computation);
             return;
         }
+        self.has_queued = true;
         self.last_rank += 1;
         call.take_rank(self.last_rank);
         let rank = call.rank().map_or(self.last_rank, NonZeroU64::get);

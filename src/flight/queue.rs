@@ -27,6 +27,11 @@ pub(super) fn shrink<K: Eq + Hash, T>(map: &mut HashMap<K, T, RandomState>) {
     }
 }
 
+/// Returns how many of `max` places a client may have.
+fn max_of_client(max: usize) -> usize {
+    (max - max.div_ceil(8)).max(1)
+}
+
 /// A call in the queue: its rank, and its id.
 pub(super) type Waiting = (u64, u64);
 
@@ -54,11 +59,19 @@ impl Queue {
     /// Makes the queue for `max` places.
     pub(super) fn new(max: usize) -> Self {
         Self {
-            max_of_client: (max - max.div_ceil(8)).max(1),
+            max_of_client: max_of_client(max),
             lines: HashMap::default(),
             turns: BTreeMap::new(),
             last_turn: 0,
         }
+    }
+
+    /// Makes it the queue for `max` places. A client that has more than its share keeps them. Costs
+    /// a step for each client.
+    pub(super) fn resize(&mut self, max: usize) {
+        self.max_of_client = max_of_client(max);
+        let clients: Vec<Option<ClientKey>> = self.lines.keys().copied().collect();
+        clients.into_iter().for_each(|client| self.change(client, |_, _| {}));
     }
 
     fn has_room(&self, client: Option<ClientKey>, placed: usize) -> bool {
@@ -220,6 +233,19 @@ mod tests {
         queue.return_place(A);
         assert!(queue.admits(A, 1) && !queue.admits(B, 9));
         assert_eq!(queue.pop_first(), Some((1, 1)));
+    }
+
+    #[test]
+    fn a_client_with_more_than_its_share_of_fewer_places_waits_until_it_has_less() {
+        let mut queue = queue(&[A, A]);
+        (0..4).for_each(|_| queue.take_place(A));
+        queue.resize(4);
+        assert_eq!(queue.pop_first(), None, "three of four are all that it may have");
+        queue.resize(8);
+        assert_eq!(queue.pop_first(), Some((1, 1)));
+        queue.resize(4);
+        (0..2).for_each(|_| queue.return_place(A));
+        assert_eq!(queue.pop_first(), Some((2, 2)));
     }
 
     #[test]

@@ -158,7 +158,6 @@ impl<V: Send + Sync + 'static> Engine<V> {
     }
 
     /// Goes on with a leader's work on a task of its own, in the span in which it is.
-    #[cfg_attr(not(feature = "http"), expect(dead_code, reason = "only HTTP's results arrive"))]
     pub(crate) fn go_on(&self, work: impl Future<Output = ()> + Send + 'static) {
         let stop = self.stop.clone();
         let work = async move { stop.run_until_cancelled_owned(in_poll(work)).await };

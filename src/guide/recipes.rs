@@ -13,6 +13,7 @@ page!(two_caches, "recipes/two-caches.md", feature = "axum");
 page!(outgoing_client, "recipes/outgoing-client.md", feature = "http");
 page!(grpc, "recipes/grpc.md");
 page!(graphql, "recipes/graphql.md", feature = "axum");
+page!(model_gateway, "recipes/model-gateway.md", feature = "axum");
 page!(sql_batches, "recipes/sql-batches.md");
 page!(oauth_token, "recipes/oauth-token.md");
 page!(warm_up, "recipes/warm-up.md");

@@ -1,5 +1,6 @@
 //! The configuration of one HTTP layer, as its settings make it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::{self, HeaderName};
@@ -8,7 +9,7 @@ use crate::http::rules::cookies::IgnoredCookies;
 use crate::http::rules::field_names::FieldNames;
 use crate::key::Tag;
 use crate::settings::StatusTtl;
-use crate::settings::layer::{SetCookie, each_http_setting};
+use crate::settings::layer::{SetCookie, StreamRule, each_http_setting};
 
 /// Returns whether two configurations agree in a field, or need not.
 macro_rules! agree {
@@ -89,6 +90,8 @@ macro_rules! config {
             refresh_headers: Option<Vec<HeaderName>> = None, alike;
             /// Fields that were taken out of the key. A background refresh sends them.
             unkeyed_headers: Vec<HeaderName> = Vec::new(), alike;
+            /// Which streams are shared and stored.
+            share_streams: Option<Arc<StreamRule>> = None;
             /// Tags of every response.
             tags: Vec<Tag> = Vec::new();
             scope: Option<String> = None;

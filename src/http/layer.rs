@@ -22,7 +22,7 @@ use crate::http::layer::rules::Rules;
 use crate::http::rules::target::path_tag;
 use crate::http::stored::response::StoredResponse;
 use crate::settings::StatusTtl;
-use crate::settings::layer::{SetCookie, checks, each_http_setting};
+use crate::settings::layer::{SetCookie, StreamRule, checks, each_http_setting};
 
 /// The handle of a cache of HTTP responses.
 pub type HttpStampede = Stampede<StoredResponse>;

@@ -48,7 +48,6 @@
 //! - `tests/`: the rules against a slow reading of the RFCs.
 
 pub(crate) mod body;
-mod builder;
 pub(crate) mod cache_for;
 pub(crate) mod config;
 pub(crate) mod flow;

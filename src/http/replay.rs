@@ -1,5 +1,8 @@
 //! A manifest of responses is loaded by requests.
 
+use std::panic::AssertUnwindSafe;
+
+use futures_util::FutureExt;
 use futures_util::stream::{self, StreamExt};
 use http::{HeaderValue, Request, Response, Uri, header};
 use http_body::Body;
@@ -17,8 +20,11 @@ impl Manifest {
     }
 
     /// Sends these requests to a service with the layer in it, `limit` at once (at least one), and reads
-    /// the responses to their ends. Returns how many gave no response, or one with a status from 500 on.
-    /// With axum, pass a clone of the `Router`.
+    /// the responses to their ends. Returns how many keys gave no response, or one with a status from
+    /// 500 on; a request that panics gives none. With axum, pass a clone of the `Router`.
+    ///
+    /// It takes as long as the service does: put a timeout around it, so that an origin that hangs
+    /// does not hold the start of the process.
     ///
     /// # Cancel safety
     ///
@@ -31,7 +37,7 @@ impl Manifest {
     {
         let send = |request: Request<()>| {
             let mut service = service.clone();
-            async move {
+            let load = async move {
                 if std::future::poll_fn(|cx| service.poll_ready(cx)).await.is_err() {
                     return true;
                 }
@@ -46,10 +52,13 @@ impl Manifest {
                     }
                 }
                 has_failed
-            }
+            };
+            // The panic of one page must not end each process that starts with the manifest.
+            AssertUnwindSafe(load).catch_unwind().map(|has_failed| has_failed.unwrap_or(true))
         };
         let sent = stream::iter(self.requests()).map(send).buffer_unordered(limit.max(1));
-        sent.filter(|has_failed| std::future::ready(*has_failed)).count().await
+        let loaded = sent.filter(|has_failed| std::future::ready(!has_failed)).count().await;
+        self.len() - loaded
     }
 }
 

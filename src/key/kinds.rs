@@ -96,6 +96,14 @@ pub(crate) fn bytes_of(text: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
+/// Returns the text or the bytes that a key is made of, if it is made of nothing else.
+pub(crate) fn bytes_in(key: &[u8]) -> Option<&[u8]> {
+    match key.first() {
+        Some(&ESCAPE) => key.strip_prefix(&KeyKind::Bytes.start()),
+        _ => Some(key),
+    }
+}
+
 /// How many bytes stand between the start of a variant's key and the primary key in it.
 #[cfg(feature = "http")]
 pub(crate) const VARIANT_HEAD: usize = 16;

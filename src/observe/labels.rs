@@ -92,7 +92,7 @@ words! {
 
 impl ComputationEnd {
     /// Up to `Declined`, every end has a result.
-    pub(super) const fn has_result(self) -> bool {
+    pub(crate) const fn has_result(self) -> bool {
         self as usize <= Self::Declined as usize
     }
 }

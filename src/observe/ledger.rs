@@ -16,12 +16,21 @@ use parking_lot::Mutex;
 use crate::entry::{Entry, NOTED_USE};
 use crate::key::{self, Tag};
 
-/// How many rows are kept of keys, and of tags and routes each. With [`LONGEST_NAME`] that makes
-/// 64 KiB at most.
+/// How many rows are kept of keys, and of tags and routes each.
 pub(crate) const KEYS: usize = 128;
 const GROUPS: usize = 32;
 /// Of a longer name the first bytes are kept.
-pub(crate) const LONGEST_NAME: usize = 256;
+pub(crate) const LONGEST_NAME: usize = 192;
+
+/// What the allocator adds to a name.
+const ALLOCATION: usize = 16;
+const _: () = {
+    let (row, name) = (size_of::<Row>(), LONGEST_NAME + ALLOCATION);
+    assert!(
+        (KEYS + 2 * GROUPS) * (row + name) + GROUPS * row <= 64 << 10,
+        "a ledger must not exceed 64 KiB"
+    );
+};
 
 /// From [`OFTEN`] on, of the uses that come here only each that follows by so many counts.
 const SELDOM: u32 = 128;
@@ -56,11 +65,11 @@ pub struct Savings {
 
 impl Savings {
     fn add(&mut self, more: &Self) {
-        self.hits += more.hits;
-        self.joined += more.joined;
+        self.hits = self.hits.saturating_add(more.hits);
+        self.joined = self.joined.saturating_add(more.joined);
         self.origin_time_saved = self.origin_time_saved.saturating_add(more.origin_time_saved);
         self.waited = self.waited.saturating_add(more.waited);
-        self.bytes += more.bytes;
+        self.bytes = self.bytes.saturating_add(more.bytes);
     }
 
     fn of_hits<V>(hits: u32, entry: &Entry<V>) -> Self {
@@ -99,18 +108,21 @@ impl Rows {
 
     /// Adds to a row. Where there is none, it begins with `whole`, or without that with what `more`
     /// adds to the row that it replaces.
-    fn note(&mut self, hash: u64, name: &[u8], more: &Savings, whole: Option<&Savings>) {
+    /// Returns its sum, or `whole` for what does not get a row.
+    fn note(&mut self, hash: u64, name: &[u8], more: &Savings, whole: Option<&Savings>) -> Savings {
         if let Some(row) = self.rows.iter_mut().find(|row| row.hash == hash) {
             row.rank = row.rank.saturating_add(more.origin_time_saved);
-            return row.sum.add(more);
+            row.sum.add(more);
+            return row.sum;
         }
         let sum = *whole.unwrap_or(more);
         let name = || name[..name.len().min(LONGEST_NAME)].into();
         if self.rows.len() < self.most {
             let rank = sum.origin_time_saved;
-            return self.rows.push(Row { hash, name: name(), rank, sum });
+            self.rows.push(Row { hash, name: name(), rank, sum });
+            return sum;
         }
-        let Some(least) = self.rows.iter_mut().min_by_key(|row| row.rank) else { return };
+        let Some(least) = self.rows.iter_mut().min_by_key(|row| row.rank) else { return sum };
         let rank = match whole {
             Some(whole) => whole.origin_time_saved,
             None => least.rank.saturating_add(more.origin_time_saved),
@@ -118,12 +130,17 @@ impl Rows {
         if rank > least.rank {
             *least = Row { hash, name: name(), rank, sum };
         }
+        sum
     }
 
-    fn first(&self, count: usize) -> Vec<(Box<[u8]>, Savings)> {
+    fn first<T>(&self, count: usize, shown: impl Fn(&Row) -> T) -> Vec<T> {
         let mut rows: Vec<_> = self.rows.iter().collect();
         rows.sort_by_key(|row| std::cmp::Reverse(row.sum.origin_time_saved));
-        rows.into_iter().take(count).map(|row| (row.name.clone(), row.sum)).collect()
+        rows.into_iter().take(count).map(shown).collect()
+    }
+
+    fn named(&self, count: usize) -> Vec<(Box<[u8]>, Savings)> {
+        self.first(count, |row| (row.name.clone(), row.sum))
     }
 }
 
@@ -132,6 +149,9 @@ impl Rows {
 pub(crate) struct Ledger {
     hasher: RandomState,
     keys: Mutex<Rows>,
+    /// What callers have joined, without names: a herd saves little with each of them, and all of it
+    /// counts for the row of its key.
+    joined: Mutex<Rows>,
     tags: Mutex<Rows>,
     #[cfg_attr(not(feature = "http"), allow(dead_code, reason = "routes are HTTP's"))]
     routes: Mutex<Rows>,
@@ -140,8 +160,9 @@ pub(crate) struct Ledger {
 impl Default for Ledger {
     fn default() -> Self {
         let hasher = RandomState::default();
-        let (tags, routes) = (Rows::new(GROUPS), Rows::new(GROUPS));
-        Self { hasher, keys: Rows::new(KEYS), tags, routes }
+        let groups = || Rows::new(GROUPS);
+        let (joined, tags, routes) = (groups(), groups(), groups());
+        Self { hasher, keys: Rows::new(KEYS), joined, tags, routes }
     }
 }
 
@@ -154,7 +175,7 @@ impl Ledger {
         let Some(more) = Savings::of_step(entry) else { return };
         let whole = Savings::of_hits(entry.uses(), entry);
         if let Some(mut keys) = self.keys.try_lock() {
-            keys.note(self.hasher.hash_one(key), key, &more, Some(&whole));
+            keys.note(self.hash(key), key, &more, Some(&whole));
         }
         for tag in entry.tags.iter().map(Tag::as_bytes).filter(|tag| !key::is_made_tag(tag)) {
             if let Some(mut rows) = self.tags.try_lock() {
@@ -176,20 +197,33 @@ impl Ledger {
     pub(crate) fn note_wait(&self, key: &[u8], waited: Duration, took: Option<Duration>) {
         let (joined, origin_time_saved) = (took.is_some().into(), took.unwrap_or_default());
         let more = Savings { joined, origin_time_saved, waited, ..Savings::default() };
+        let hash = self.hash(key);
+        let Some(mut joined) = self.joined.try_lock() else { return };
+        let whole = joined.note(hash, b"", &more, None);
         if let Some(mut keys) = self.keys.try_lock() {
-            keys.note(self.hasher.hash_one(key), key, &more, Some(&more));
+            keys.note(hash, key, &more, Some(&whole));
         }
     }
 
     pub(crate) fn keys(&self, count: usize) -> Vec<(Box<[u8]>, Savings)> {
-        self.keys.lock().first(count)
+        self.keys.lock().named(count)
+    }
+
+    /// Returns the [hashes](Self::hash) of all keys in this order.
+    pub(crate) fn hashes(&self) -> Vec<u64> {
+        self.keys.lock().first(KEYS, |row| row.hash)
+    }
+
+    /// Returns by what a key is known here. Of its name only the beginning is.
+    pub(crate) fn hash(&self, key: &[u8]) -> u64 {
+        self.hasher.hash_one(key)
     }
 
     pub(crate) fn tags(&self, count: usize) -> Vec<(Box<[u8]>, Savings)> {
-        self.tags.lock().first(count)
+        self.tags.lock().named(count)
     }
 
     pub(crate) fn routes(&self, count: usize) -> Vec<(Box<[u8]>, Savings)> {
-        self.routes.lock().first(count)
+        self.routes.lock().named(count)
     }
 }

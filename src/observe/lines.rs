@@ -90,6 +90,9 @@ lines! {
     FailureHidden: WARN "failures reach no caller: callers are served stale values as long as \
         stale_for and stale_if_error permit, and get errors after that"
         [key_hash key failures oldest_stale cause remedy left_out left_out_others];
+    /// Limited.
+    FailuresEnded: INFO "a computation succeeded: no failure is hidden any more"
+        [key_hash key hidden lasted left_out left_out_others];
     RemoteAway: WARN "the remote is away: this process goes on with what it has and computes \
         for itself" [server op error];
     RemoteBack: WARN "the remote answers again: this process shares values and computations \
@@ -185,6 +188,7 @@ fields! {
     lease: Duration,
     away_for: Duration,
     held_for: Duration,
+    lasted: Duration,
     oldest_stale: Duration,
     callers_got: &'static str,
     role: &'static str,
@@ -202,4 +206,5 @@ fields! {
     assumed_bytes: usize,
     keys: u64,
     failures: u64,
+    hidden: u64,
 }

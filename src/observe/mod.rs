@@ -70,9 +70,12 @@ pub(crate) mod table;
 #[cfg(test)]
 mod tests;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::broadcast;
+use tokio::time::Instant;
 
 pub use ledger::Savings;
 pub use stats::Stats;
@@ -100,8 +103,10 @@ pub(crate) use table::{Observe, Occurrence};
 use crate::clock::Tick;
 use crate::entry::Entry;
 use crate::error::contain_panic;
+use crate::key::Key;
 use crate::observe::counter::Counters;
 use crate::observe::ledger::Ledger;
+use crate::observe::lines::{Line, LogMessage};
 use crate::observe::log::Log;
 use crate::observe::meters::Meters;
 use crate::observe::stats::{COUNTERS, Count, Counted, OldestStale};
@@ -118,6 +123,14 @@ pub(crate) struct CacheLabel {
     pub(crate) log_keys: bool,
 }
 
+/// Hidden failures that a success has ended.
+#[derive(Debug)]
+struct EndedRow {
+    key: Key,
+    failures: u64,
+    lasted: Duration,
+}
+
 /// Counts everything, and passes on the events that have a listener.
 #[derive(Debug)]
 pub(crate) struct Observer {
@@ -130,6 +143,11 @@ pub(crate) struct Observer {
     pub(crate) ledger: Ledger,
     /// Failures in a row that a stale value has hidden.
     hidden_failures: AtomicU64,
+    /// The key and the time of the first of them.
+    first_hidden: Mutex<Option<(Key, Instant)>>,
+    /// A row that has ended, and is not told of yet: a success may come under a lock.
+    ended_row: Mutex<Option<EndedRow>>,
+    has_ended_row: AtomicBool,
     /// A bit for each line that comes once, and has been written.
     written_once: AtomicU64,
 }
@@ -146,6 +164,9 @@ impl Observer {
             oldest_stale: OldestStale::default(),
             ledger: Ledger::default(),
             hidden_failures: AtomicU64::new(0),
+            first_hidden: Mutex::default(),
+            ended_row: Mutex::default(),
+            has_ended_row: AtomicBool::new(false),
             written_once: AtomicU64::new(0),
         }
     }
@@ -184,6 +205,7 @@ impl Observer {
     /// Sets the gauges; that of the remote where there is one.
     pub(crate) fn gauge(&self, stats: &Stats, is_remote_up: Option<bool>) {
         contain_panic(|| {
+            self.tell_ended_row();
             self.meters.gauge(stats);
             is_remote_up.map(|up| self.meters.store_is(up))
         });
@@ -191,6 +213,19 @@ impl Observer {
 
     pub(crate) fn subscribe(&self) -> broadcast::Receiver<Event> {
         self.events.subscribe()
+    }
+
+    /// Writes the line of a row of hidden failures that has ended.
+    fn tell_ended_row(&self) {
+        if self.has_ended_row.load(Ordering::Relaxed) {
+            self.has_ended_row.store(false, Ordering::Relaxed);
+            let row = self.ended_row.lock().take();
+            if let Some(EndedRow { key, failures, lasted }) = row {
+                let (key, hidden, lasted) = (Some(&key), Some(failures), Some(lasted));
+                let line = Line { key, hidden, lasted, ..Line::of(LogMessage::FailuresEnded) };
+                self.log.write_limited(&self.cache, &line);
+            }
+        }
     }
 
     fn emit(&self, event: impl FnOnce() -> Event) {
@@ -236,7 +271,12 @@ impl Observe for Observer {
     fn note_success(&self) {
         // Most successes follow a success.
         if self.hidden_failures.load(Ordering::Relaxed) > 0 {
-            self.hidden_failures.store(0, Ordering::Relaxed);
+            let failures = self.hidden_failures.swap(0, Ordering::Relaxed);
+            if let Some((key, began)) = self.first_hidden.lock().take() {
+                let row = EndedRow { key, failures, lasted: began.elapsed() };
+                *self.ended_row.lock() = Some(row);
+                self.has_ended_row.store(true, Ordering::Relaxed);
+            }
         }
     }
 }

@@ -84,6 +84,9 @@ pub struct Stats {
     /// Callers that wait now, with the leaders that queue for one of the
     /// `max_computations` places.
     pub waiting: usize,
+    /// How many computations may run at once now. It changes with
+    /// [`min_computations`](crate::Builder::min_computations); else it is `max_computations`.
+    pub computation_limit: usize,
     /// The time that the origin would have worked for the requests that were answered from the store
     /// or that waited for the computation of another: for each the time that the computation of its
     /// value took. What was served in place of a failure does not count. Exact to a microsecond a

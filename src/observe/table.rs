@@ -19,6 +19,8 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::error::Error;
 use crate::key::{Key, Tag};
 use crate::mode::Mode;
@@ -386,6 +388,7 @@ impl Observer {
                 write(line);
             }
         };
+        self.tell_ended_row();
         // In this order: computations, callers, invalidations, other processes, the remote, and what
         // is said once.
         match what {
@@ -427,6 +430,9 @@ impl Observer {
             Occurrence::FailureHidden { key, error, stale } => {
                 stale.inspect(|age| self.oldest_stale.note(*age));
                 let failures = self.hidden_failures.fetch_add(1, Ordering::Relaxed) + 1;
+                if failures == 1 {
+                    *self.first_hidden.lock() = Some((key.clone(), Instant::now()));
+                }
                 if failures.is_power_of_two() {
                     let (cause, remedy) = lines::explain(error);
                     let (key, failures, cause) = (Some(key), Some(failures), Some(&*cause));

@@ -161,13 +161,22 @@ mod table {
             // Some lines are left out, and the next line says so.
             observer.note_success();
             observer.happened(samples(&key, &tag, &error)[n]);
+            observer.note_success();
+            observer.happened(samples(&key, &tag, &error)[n]);
             for other in 0..12_u32 {
+                observer.note_success();
                 observer.happened(samples(&Key::from(other), &tag, &error)[n]);
                 observer.happened(Occurrence::Deposed { key: &Key::from(other) });
             }
-            tokio::time::advance(61 * SECOND).await;
+            // The end of the last row is told of later.
             observer.note_success();
             observer.happened(samples(&key, &tag, &error)[n]);
+            observer.note_success();
+            tokio::time::advance(61 * SECOND).await;
+            for _ in 0..2 {
+                observer.note_success();
+                observer.happened(samples(&key, &tag, &error)[n]);
+            }
         }
         let observer = Observer::new(&label);
         CacheOutcome::ALL.into_iter().for_each(|outcome| observer.answered(outcome));

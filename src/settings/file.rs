@@ -159,7 +159,8 @@ mod tests {
             "lease": "3s", "wait_timeout": "4s", "compute_after_wait": true, "hold": "250ms",
             "max_hold": "30s", "uncacheable_for": "6s", "max_bytes": "64MiB",
             "max_entries": 1000, "eviction": "s3_fifo", "max_waiters": 7,
-            "max_waiters_in_all": 70, "max_computations": 8, "max_refreshes": 3,
+            "max_waiters_in_all": 70, "min_computations": 2, "max_computations": 8,
+            "max_refreshes": 3,
             "max_logged_tags": 99, "max_batch": 50, "batch_window": "5ms",
             "status_ttl": { "404": "10s", "500": "1s" }
         }"#;
@@ -169,7 +170,7 @@ mod tests {
         assert_eq!(settings.eviction, Some(Eviction::S3Fifo));
         let cache = settings.builder::<u32>("a").build().expect("they fit");
         let engine = &cache.0.engine.settings;
-        assert_eq!(engine.max_computations(), 8);
+        assert_eq!((engine.min_computations, engine.max_computations()), (Some(2), 8));
         assert_eq!(engine.hold(), Duration::from_millis(250));
         assert_eq!(engine.max_batch(), 50);
         assert_eq!(engine.compute_after_wait, Some(true));

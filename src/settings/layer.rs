@@ -29,10 +29,13 @@
 //! is one, whatever it takes out.
 
 pub(crate) mod checks;
+mod streams;
 mod table;
 
 use std::time::Duration;
 
+pub(crate) use streams::EndRule;
+pub use streams::{StreamReplay, StreamRule};
 pub(crate) use table::each_http_setting;
 
 #[cfg(feature = "serde")]

@@ -251,6 +251,29 @@ async function checkFleet () {
   passed('the origin fails: a process is on hold, 0 failed requests')
 }
 
+async function checkStream () {
+  const number = async name => Number((await page.locator(`#stream-${name}`).textContent()).replaceAll(',', ''))
+  const send = async name => {
+    await page.locator(`#stream-${name}`).click()
+    let early = 0
+    if (name === 'new') {
+      await until('words are read', async () => await number('read') > 100)
+      early = await number('produced')
+      await screenshot('stream')
+    }
+    await page.locator(`#stream-${name}[aria-disabled]`).waitFor({ state: 'detached' })
+    const numbers = []
+    for (const name of ['producers', 'produced', 'whole', 'read']) numbers.push(await number(name))
+    if (early) assert.ok(early < numbers[1], 'readers have words before all are produced')
+    return numbers
+  }
+  const [producers, produced, whole, read] = await send('new')
+  assert.deepEqual([producers, whole, read], [1, 100, produced * 100], 'one producer and 100 readers')
+  assert.match(await page.locator('#stream-said').textContent(), /\[DONE\]$/)
+  assert.deepEqual(await send('again'), [0, 0, 100, read], '100 more readers')
+  passed(`100 readers of one stream are 1 producer, and 100 later ones none: ${read} words from ${produced}`)
+}
+
 async function checkLooks () {
   await screenshot('light')
   await page.emulateMedia({ colorScheme: 'dark' })
@@ -360,7 +383,7 @@ async function checkEnd () {
 }
 
 try {
-  for (const check of [checkHerd, checkLife, checkTwoPages, checkLateAnswer, checkNumbers, checkFleet, checkLooks, checkAccess]) await check()
+  for (const check of [checkHerd, checkLife, checkTwoPages, checkLateAnswer, checkNumbers, checkFleet, checkStream, checkLooks, checkAccess]) await check()
   assert.deepEqual(complaints, [])
   // From here on the browser itself complains.
   await checkSilence()

@@ -56,6 +56,22 @@ async fn an_outage_of_an_hour_is_a_line_at_the_first_failure_and_at_each_doublin
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_first_success_after_an_outage_is_a_line_with_its_length_and_its_failures() {
+    let (log, _listening) = heard();
+    let (cache, origin) = with_old_value(settings().stale_if_error(HOUR)).await;
+    origin.next([Answer::Fail, Answer::Fail, Answer::Fail, Answer::Value]);
+    for _ in 0..4 {
+        ask(&cache, &origin).await;
+        pass(2 * MINUTE).await;
+    }
+    let lines = log.lines();
+    let ends: Vec<_> = lines.iter().filter(|line| line.contains("no failure is hidden")).collect();
+    let [end] = &ends[..] else { panic!("{}", log.text()) };
+    assert_says(end, &[" INFO tower_stampede: a computation succeeded", "hidden=3", "lasted=6m"]);
+    assert_says(end, &[&format!("key_hash={}", cache.hash_of("k"))]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_line_says_what_failed_how_old_the_values_are_and_what_to_do() {
     let (log, _listening) = heard();
     let (cache, origin) = with_old_value(settings().stale_if_error(HOUR)).await;

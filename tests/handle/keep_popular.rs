@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_stampede::{Cache, Stampede};
+use tower_stampede::{Builder, Cache, Computed, ToKey};
 
 use crate::kit::origin::*;
 
@@ -10,7 +10,11 @@ type Numbers = Cache<u64, u64, OriginError>;
 
 /// Each key takes so many milliseconds as it is large, and its value is the number of the call.
 fn numbers(origin: &Origin) -> Numbers {
-    let handle: Stampede<u64> = settings().stale_for(10 * MINUTE).build().unwrap();
+    numbers_with(settings(), origin)
+}
+
+fn numbers_with(settings: Builder<u64>, origin: &Origin) -> Numbers {
+    let handle = settings.stale_for(10 * MINUTE).build().unwrap();
     let origin = origin.clone();
     Cache::new(handle, move |key: u64| {
         let work = origin.load();
@@ -79,4 +83,153 @@ async fn a_popular_key_that_was_invalidated_is_left_to_the_next_caller() {
         pass(SECOND).await;
     }
     assert_eq!(origin.calls(), 2, "nothing is kept any more");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_read_by_a_borrowed_form_is_popular_too() {
+    let (handle, origin) = (settings().build().unwrap(), Origin::taking(SECOND));
+    let load = {
+        let origin = origin.clone();
+        move |_: String| origin.load()
+    };
+    let cache: Cache<String, u64, OriginError> = Cache::new(handle, load);
+    let _kept = cache.keep_popular(2);
+    for _ in 0..33 {
+        cache.get_borrowed("k").await.unwrap();
+    }
+    seconds(55).await;
+    assert_eq!(origin.calls(), 2);
+}
+
+/// Looks of the cache go by, one a second.
+async fn seconds(count: u32) {
+    for _ in 0..count {
+        pass(SECOND).await;
+    }
+}
+
+fn is_refreshed<K, F>(cache: &Cache<K, u64, OriginError>, key: F) -> bool
+where
+    F: ToKey,
+    K: ToKey + Eq + std::hash::Hash + Clone + Send + Sync + 'static,
+{
+    cache.handle().lookup(key).is_some_and(|it| it.ttl_left > 30 * SECOND)
+}
+
+#[tokio::test(start_paused = true)]
+async fn popular_keys_that_are_longer_than_the_ledger_writes_them_are_refreshed_too() {
+    let (handle, origin) = (settings().build().unwrap(), Origin::taking(SECOND));
+    let load = {
+        let origin = origin.clone();
+        move |_: String| origin.load()
+    };
+    let cache: Cache<String, u64, OriginError> = Cache::new(handle, load);
+    let _kept = cache.keep_popular(2);
+    let (long, other) = (format!("{}a", "x".repeat(256)), format!("{}b", "x".repeat(256)));
+    for _ in 0..33 {
+        cache.get(long.clone()).await.unwrap();
+        cache.get(other.clone()).await.unwrap();
+    }
+    seconds(55).await;
+    assert_eq!(origin.calls(), 4);
+    assert!(is_refreshed(&cache, &long) && is_refreshed(&cache, &other));
+}
+
+#[tokio::test(start_paused = true)]
+async fn popular_keys_that_find_no_place_for_a_refresh_get_the_next_one() {
+    let (origin, quick, keys) = (Origin::new(), Origin::taking(100 * MS), 2000..2010_u64);
+    let cache = numbers_with(settings().max_refreshes(1), &origin);
+    let _kept = cache.keep_popular(20);
+    for key in keys.clone() {
+        cache.handle().get_or_compute(key, quick.compute()).await.unwrap();
+        used(&cache, key, 33).await;
+    }
+    seconds(75).await;
+    assert_eq!(origin.calls(), 10);
+    assert!(keys.clone().all(|key| is_refreshed(&cache, key)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_popular_key_whose_tag_was_invalidated_is_left_to_the_next_caller() {
+    let (handle, origin) = (settings().build().unwrap(), Origin::taking(SECOND));
+    let load = {
+        let origin = origin.clone();
+        move |_| {
+            let work = origin.load();
+            async move { work.await.map(|value| Computed::new(value).tag("all")) }
+        }
+    };
+    let cache: Numbers = Cache::new(handle, load);
+    let _kept = cache.keep_popular(2);
+    used(&cache, 1, 33).await;
+    cache.handle().invalidate_tag("all").await;
+    seconds(120).await;
+    assert_eq!(origin.calls(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn popular_keys_of_before_that_are_gone_leave_their_places_to_those_of_today() {
+    let origin = Origin::new();
+    let cache = numbers(&origin);
+    let _kept = cache.keep_popular(2);
+    for key in [2000, 2001, 2002] {
+        used(&cache, key, 65).await;
+        cache.invalidate(key).await;
+    }
+    used(&cache, 1000, 33).await;
+    let before = origin.calls();
+    seconds(55).await;
+    assert_eq!(origin.calls() - before, 1);
+    assert!(is_refreshed(&cache, 1000_u64));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_popular_key_whose_refresh_fails_or_panics_is_tried_again_as_long_as_it_is_used() {
+    let origin = Origin::new();
+    let cache = numbers(&origin);
+    let _kept = cache.keep_popular(usize::MAX);
+    used(&cache, 1000, 33).await;
+    origin.next([Answer::Fail, Answer::Panic]);
+    for _ in 0..70 {
+        pass(SECOND).await;
+        used(&cache, 1000, 1).await;
+    }
+    assert!(origin.calls() >= 4, "{}", origin.calls());
+    assert!(is_refreshed(&cache, 1000_u64));
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_kept_of_no_keys_and_nothing_after_a_shutdown() {
+    for most in [0, usize::MAX] {
+        let origin = Origin::new();
+        let cache = numbers(&origin);
+        cache.keep_popular(most).forever();
+        used(&cache, 1000, 33).await;
+        if most > 0 {
+            cache.handle().shutdown(SECOND).await;
+        }
+        seconds(120).await;
+        assert_eq!(origin.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_refresh_of_a_popular_key_is_not_cancelled_when_callers_that_joined_it_leave() {
+    let origin = Origin::taking(25 * SECOND);
+    let handle = settings().cancel_unwanted(1.0).build().unwrap();
+    let load = {
+        let origin = origin.clone();
+        move |_| origin.load()
+    };
+    let cache: Numbers = Cache::new(handle, load);
+    let slow = Origin::taking(20 * SECOND);
+    cache.handle().get_or_compute(1_u64, slow.compute()).await.unwrap();
+    let _kept = cache.keep_popular(1);
+    used(&cache, 1, 33).await;
+    seconds(61).await;
+    let caller = tokio::time::timeout(SECOND, cache.get(1));
+    assert!(caller.await.is_err(), "it waits for the refresh");
+    seconds(20).await;
+    assert_eq!((origin.calls(), origin.dropped()), (1, 0));
+    assert!(is_refreshed(&cache, 1_u64));
 }

@@ -76,6 +76,15 @@ async fn a_manifest_of_a_stranger_or_another_version_or_a_part_of_one_is_refused
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_text_that_begins_with_a_nul_is_read_as_it_was_and_a_key_of_several_parts_is_no_text() {
+    let cache = used(&[("\0x", 5, 1)]).await;
+    cache.put(("of two", "parts"), 1).await;
+    cache.put(Some("thing"), 1).await;
+    let manifest = cache.manifest(100).await;
+    assert_eq!((manifest.len(), keys(&manifest)), (3, vec!["\0x".to_owned()]));
+}
+
 proptest::proptest! {
     #[test]
     fn no_text_makes_the_reader_panic(text: String, name: String) {

@@ -428,3 +428,41 @@ fn a_background_refresh_takes_no_permit_for_a_flight_that_another_caller_leads()
     reader.join().unwrap();
     assert_eq!(refused, 0, "of {ROUNDS} refreshes, beside {} reads", reads.load(SeqCst));
 }
+
+// ---- a number of places that follows the origin ----
+
+/// Four workers, which calls share: more calls at once are each slower, and none ends sooner.
+async fn at_shared_workers(running: Arc<AtomicUsize>) -> Result<u64, Error> {
+    let at_once = running.fetch_add(1, SeqCst) + 1;
+    tokio::time::sleep(10 * MS * at_once.div_ceil(4) as u32).await;
+    running.fetch_sub(1, SeqCst);
+    Ok(1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_min_computations_as_many_run_as_the_origin_has_workers() {
+    let cache: Stampede<u64> = settings().min_computations(1).build().unwrap();
+    assert_eq!(cache.stats().computation_limit, 1);
+    let running = Arc::new(AtomicUsize::new(0));
+    let answers = herd(2000, |i| {
+        let (cache, running) = (cache.clone(), Arc::clone(&running));
+        async move { cache.get_or_compute(i as u64, || at_shared_workers(running)).await }
+    });
+    assert!(answers.await.iter().all(Result::is_ok), "all are answered");
+    let limit = cache.stats().computation_limit;
+    assert!((3..=6).contains(&limit), "{limit}");
+    assert_eq!(cache.stats().waiting, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_number_of_places_that_has_grown_is_used_whole() {
+    let cache: Stampede<u64> = places(64).min_computations(2).build().unwrap();
+    let origin = Origin::taking(10 * MS);
+    let answers = herd(2000, |i| {
+        let (cache, compute) = (cache.clone(), origin.compute());
+        async move { cache.get_or_compute(("grow", i as u64), compute).await }
+    });
+    assert!(answers.await.iter().all(Result::is_ok), "all are answered");
+    assert_eq!((cache.stats().computation_limit, origin.most_at_once()), (64, 64));
+    assert_bound_is(64, &cache).await;
+}

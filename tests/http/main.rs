@@ -49,6 +49,7 @@ mod request_identity;
 mod route_rules;
 mod safe_posts;
 mod second_leader;
+mod shared_streams;
 mod sharing;
 mod sharing_model;
 mod soft_purges;

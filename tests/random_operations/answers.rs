@@ -322,7 +322,7 @@ impl Record {
             ErrorKind::Overloaded if !self.has_waited(call, now) && !self.is_full(call, now) => {
                 self.violate("a caller is turned away at a full bound only", detail);
             }
-            ErrorKind::ComputeTimeout if !self.has_timed_out(call) => {
+            ErrorKind::ComputeTimeout if !self.has_timed_out(call, now) => {
                 self.violate("a time-out is of a computation that ran too long", detail);
             }
             ErrorKind::Cycle if !self.is_circular(call) => {
@@ -400,8 +400,16 @@ impl Record {
             && passed <= Duration::from_millis(self.settings.wait_timeout)
     }
 
-    fn has_timed_out(&self, call: &Call) -> bool {
-        !self.silent_ever.is_empty()
+    fn has_timed_out(&self, call: &Call, now: Moment) -> bool {
+        // The call of a batch that began while the cache was not on has no time-out of its own. Once
+        // the cache is on, its callers have this bound, and the call is dropped after they know.
+        let settings = &self.settings;
+        let bound = Duration::from_millis(settings.wait_timeout + settings.compute_timeout);
+        let is_late_batch = call.how == How::Batch
+            && now.at.saturating_sub(call.asked.at) >= bound + Duration::from_secs(1)
+            && self.computations.iter().any(|one| one.key == call.key && one.ended.is_none());
+        is_late_batch
+            || !self.silent_ever.is_empty()
             || self.jumped > Duration::ZERO
             || self.computations.iter().any(|one| {
                 one.key == call.key

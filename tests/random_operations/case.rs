@@ -40,6 +40,7 @@ pub(crate) struct Settings {
     pub(crate) max_waiters: u32,
     pub(crate) max_waiters_in_all: usize,
     pub(crate) max_computations: usize,
+    pub(crate) min_computations: Option<usize>,
     pub(crate) max_refreshes: usize,
     pub(crate) cancel_unwanted: Option<f64>,
     /// `None`: room for every key.
@@ -199,6 +200,7 @@ impl Case {
         let ops = (0..length).map(|_| dice.op()).collect();
         // Drawn last: all else is as it was for a seed that broke a rule once.
         settings.cancel_unwanted = dice.of(&[None, None, None, Some(0.1), Some(0.5), Some(1.0)]);
+        settings.min_computations = dice.of(&[None, None, Some(1)]);
         Self { seed, settings, ops }
     }
 }
@@ -246,6 +248,7 @@ impl Dice<'_> {
             max_waiters,
             max_waiters_in_all: in_all.max(3),
             max_computations,
+            min_computations: None,
             max_refreshes: self.rng.usize(1..3).min(max_computations),
             cancel_unwanted: None,
             max_entries: self.one_in(3, "eviction").then(|| self.rng.u64(1..3)),

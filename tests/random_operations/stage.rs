@@ -283,7 +283,7 @@ impl Stage {
 
     /// As many new computations as there are places begin at once.
     async fn check_places(&mut self) {
-        let wanted = self.world.record().settings.max_computations;
+        let wanted = self.cache.stats().computation_limit;
         let before = self.world.record().computations.len();
         let first = self.extra + 1;
         for place in 0..wanted {

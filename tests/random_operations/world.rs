@@ -128,6 +128,9 @@ impl World {
         if let Some(share) = settings.cancel_unwanted {
             builder = builder.cancel_unwanted(share);
         }
+        if let Some(least) = settings.min_computations {
+            builder = builder.min_computations(least);
+        }
         if settings.compute_after_wait {
             builder = builder.compute_after_wait();
         }

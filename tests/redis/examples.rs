@@ -39,8 +39,11 @@ fn quick_start_calls_the_handler_once_for_two_thousand_requests() {
 }
 
 #[test]
-fn database_loader_ends_well() {
-    assert!(!alone("database_loader").is_empty());
+fn database_loader_asks_once_for_an_absent_row_and_once_after_the_write() {
+    let text = alone("database_loader");
+    assert!(text.contains("does not exist: queries: 1\n"), "{text}");
+    assert!(text.contains("after the write: Some(\"Ada\"), queries: 2\n"), "{text}");
+    assert!(text.contains("more readers: queries: 2\n"), "{text}");
 }
 
 #[test]
@@ -56,6 +59,32 @@ fn admin_router_shows_a_hit_and_purges_the_page() {
     assert!(text.contains(r#"GET /admin/health: 200 OK {"health":"up"}"#), "{text}");
     assert!(text.contains(r#""purged":{"path":"/report"}"#), "{text}");
     assert!(text.contains(r#""hits":1"#), "{text}");
+}
+
+#[test]
+fn model_gateway_shares_an_answer_replays_it_and_stores_none_that_was_cut() {
+    let text = alone("model_gateway");
+    // How many tokens come at once depends on the machine.
+    let all_of = |user: &str| {
+        let lines = text.lines().filter_map(|line| line.strip_prefix(user)?.strip_prefix(':'));
+        lines.collect::<String>()
+    };
+    for user in ["Ada", "Ben", "Cem"] {
+        assert_eq!(all_of(user), " Once upon a time [DONE]", "{text}");
+        assert!(text.contains(&format!("{user} has it all, calls of the model: 1\n")), "{text}");
+    }
+    for (user, calls) in [("Dee", 2), ("Eve", 3)] {
+        assert_eq!(all_of(user), " Once upon", "{text}");
+        assert!(text.contains(&format!("{user} has it all, calls of the model: {calls}\n")));
+    }
+}
+
+#[test]
+fn shared_export_runs_one_query_for_all_readers_until_the_orders_change() {
+    let text = alone("shared_export");
+    assert!(text.contains("readers: 1000, rows: 500, queries: 1\n"), "{text}");
+    assert!(text.contains("later: rows: 500, queries: 1\n"), "{text}");
+    assert!(text.contains("after a change: rows: 500, queries: 2\n"), "{text}");
 }
 
 #[test]

@@ -1,8 +1,12 @@
 //! One call with options of its own, where other processes and a remote take part.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+use futures_util::{StreamExt, TryStreamExt, stream};
 use tokio::time::Instant;
-use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp::*};
-use tower_stampede::{Builder, CacheOutcome, Computed, Stored};
+use tower_stampede::remote::{Double, RemoteErrorKind, RemoteOp::*, RemoteSettings};
+use tower_stampede::{Builder, CacheOutcome, Computed, Producer, Recording, Stampede, Stored};
 
 use crate::kit::origin::*;
 use crate::kit::remote::*;
@@ -135,4 +139,47 @@ async fn the_computation_of_another_process_sees_the_value_and_its_validator() {
     processes[0].invalidate_tag("t").await;
     all_have_run().await;
     assert_eq!(processes[1].get("k").await, None, "a renewed value keeps its tags");
+}
+
+/// Three chunks, 1 s apart; each producer says its number.
+fn produce(producers: &Arc<AtomicU64>) -> impl FnOnce() -> Producer<u64> + Send + use<> {
+    let producers = Arc::clone(producers);
+    move || {
+        let producer = producers.fetch_add(1, SeqCst);
+        Producer::new(stream::iter(0..3).then(move |chunk| async move {
+            tokio::time::sleep(SECOND).await;
+            Ok::<_, std::io::Error>(10 * producer + chunk)
+        }))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_is_waited_for_in_other_processes_or_produced_beside_them() {
+    let (double, producers) = (Double::new(), Arc::new(AtomicU64::new(0)));
+    let caches: Vec<Stampede<Recording<u64>>> = (0..3)
+        .map(|_| settings().remote(double.process(), RemoteSettings::new()).build().unwrap())
+        .collect();
+    let mut leads = caches[0].entry("k").get_or_stream(produce(&producers)).await.unwrap();
+    assert_eq!(leads.next().await.unwrap().unwrap(), 0);
+    let begun = Instant::now();
+    let waiter = caches[1].clone();
+    let waits = produce(&producers);
+    let waits = spawn(async move { waiter.entry("k").get_or_stream(waits).await });
+    let beside = caches[2].entry("k").beside_other_processes();
+    let mut beside = beside.get_or_stream(produce(&producers)).await.unwrap();
+    assert_eq!((beside.next().await.unwrap().unwrap(), begun.elapsed()), (10, SECOND));
+    // Whole, as soon as it is.
+    let waited = waits.await.unwrap().unwrap();
+    assert!(begun.elapsed() < 2 * SECOND + 100 * MS, "{:?}", begun.elapsed());
+    assert_eq!(waited.try_collect::<Vec<_>>().await.unwrap(), [0, 1, 2]);
+    assert_eq!(leads.try_collect::<Vec<_>>().await.unwrap(), [1, 2]);
+    assert_eq!(beside.try_collect::<Vec<_>>().await.unwrap(), [11, 12]);
+    // What was produced beside the leader stays in its process.
+    let late: Stampede<Recording<u64>> =
+        settings().remote(double.process(), RemoteSettings::new()).build().unwrap();
+    for (cache, first) in [(&late, 0), (&caches[2], 10)] {
+        let stored = cache.get("k").await.unwrap();
+        assert_eq!(stored.chunks().unwrap().next(), Some(&first));
+    }
+    assert_eq!(producers.load(SeqCst), 2);
 }

@@ -123,6 +123,18 @@ fn origins_and_rules_must_not_contradict_each_other() {
             ":7: rule `x`: `ignore_query` stands beside `query`; remove one of them",
         ),
         (
+            format!("{origin}[cache]\nshare_streams = {{ ttl = \"1h\" }}\n"),
+            ":4: `share_streams`: a stream has one end: set one of `end_mark`, `last_event` and",
+        ),
+        (
+            rule("prefix = \"/\"\n[rule.share_streams]\nend_mark = \"x\"\nreplay = \"slow\"\n"),
+            ":8: `share_streams`: `replay` \"slow\" is not `at_once` or `paced`",
+        ),
+        (
+            rule("prefix = \"/\"\nshare_streams = { last_event = \"x\", heartbeat = \"1ms\" }\n"),
+            "`share_streams`: `heartbeat` must be 1 s or longer, or zero: none",
+        ),
+        (
             format!("store_post = 1\n{}", rule("prefix = \"/\"\nttl = \"1s\"\n")),
             ":1: `store_post` is no key here",
         ),

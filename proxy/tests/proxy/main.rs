@@ -16,6 +16,8 @@ mod fields;
 #[cfg(unix)]
 mod limits;
 #[cfg(unix)]
+mod manifest;
+#[cfg(unix)]
 mod operation;
 #[cfg(unix)]
 mod queries;

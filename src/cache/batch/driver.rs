@@ -217,7 +217,16 @@ impl<V: Clone + Send + Sync + 'static> Batcher<V> {
                 Err(error) => Err(error.clone()),
             }));
             match result {
-                Ok(result) => ends.push(key.end(result.map_err(KeyFailure::Computation))),
+                Ok(mut result) => {
+                    if key.lead().is_none()
+                        && let Ok(computed) = &mut result
+                        && let Some(rest) = computed.rest.take()
+                    {
+                        // For its caller alone: nothing of the stream is kept.
+                        rest.drive(None, None).into_iter().for_each(|rest| self.engine.go_on(rest));
+                    }
+                    ends.push(key.end(result.map_err(KeyFailure::Computation)));
+                }
                 Err(panic) => key.end_panicked(panic),
             }
         }
@@ -342,12 +351,18 @@ impl<V: Clone + Send + Sync + 'static> BegunKey<V> {
                     // The clone is stored: it has no spare capacity.
                     let stored = computed.value.clone();
                     let own = std::mem::replace(&mut computed.value, stored);
-                    let leavings = begun.end_computed(lead, Some(computed)).await;
-                    (Ok(own), (leavings, begun))
+                    let leavings = match computed.rest.take() {
+                        Some(rest) => {
+                            let leavings = begun.end_arriving(lead, computed, rest).await;
+                            return (Ok(own), (leavings, None));
+                        }
+                        None => begun.end_computed(lead, Some(computed)).await,
+                    };
+                    (Ok(own), (leavings, Some(begun)))
                 }
                 Err(failure) => {
                     let (failed, leavings) = begun.end_failed(lead, failure).await;
-                    (Err(failed), (leavings, begun))
+                    (Err(failed), (leavings, Some(begun)))
                 }
             }
         };

@@ -128,6 +128,10 @@ impl<V: Clone + Send + Sync + 'static> Builder<V> {
             );
             return Err(ConfigError::new(&["max_refreshes", "max_computations"], reason));
         }
+        if let Some(least) = settings.min_computations.filter(|least| *least > all) {
+            let reason = format!("{least} must not exceed {all}; lower `min_computations`");
+            return Err(ConfigError::new(&["min_computations", "max_computations"], reason));
+        }
         let most = tokio::sync::Semaphore::MAX_PERMITS;
         if all > most {
             let reason = format!("is {all} and must be at most {most}");
@@ -190,12 +194,16 @@ mod tests {
 
     #[test]
     fn settings_that_contradict_each_other_are_refused_with_both_names() {
-        let pairs: [(_, [&str; 2]); 6] = [
+        let pairs: [(_, [&str; 2]); 7] = [
             (builder().origin_only(), ["ttl", "origin_only"]),
             (builder().hold(SECOND * 61).max_hold(SECOND * 60), ["hold", "max_hold"]),
             (
                 builder().max_waiters(11).max_waiters_in_all(10),
                 ["max_waiters", "max_waiters_in_all"],
+            ),
+            (
+                builder().max_computations(10).min_computations(11),
+                ["min_computations", "max_computations"],
             ),
             (
                 builder().max_computations(10).max_refreshes(11),

@@ -13,6 +13,9 @@ const LONG: Duration = Duration::from_secs(24 * 3600);
 impl Places {
     /// Counts the places, and follows each loan from both of its ends.
     pub(in crate::flight) fn assert_consistent(&self, max: usize) {
+        // Where the number of places changes, no other thread changes it meanwhile.
+        let limit = self.limit.as_ref().map(|limit| limit.lock());
+        let max = limit.as_ref().map_or(max, |limit| limit.get());
         let state = self.state.lock();
         let mut own = Vec::new();
         let queue: Vec<u64> = state.queue.ids().collect();
@@ -41,8 +44,12 @@ impl Places {
         }
         let queued = state.members.len() - state.placed();
         assert_eq!(queue.len(), queued, "in the queue, and not a member");
-        assert_eq!(state.free + own.len(), max, "a place is lost or doubled");
-        assert!(state.free == 0 || !state.queue.is_due(), "a free place, and a queue");
+        assert_eq!(
+            state.free + own.len().cast_signed(),
+            max.cast_signed(),
+            "a place is lost or doubled"
+        );
+        assert!(state.free <= 0 || !state.queue.is_due(), "a free place, and a queue");
         state.queue.assert_consistent(&own);
         for (lender, queued) in &state.waiting_for {
             for borrower in queued {
@@ -56,7 +63,7 @@ impl Places {
     fn assert_unused(&self, max: usize) {
         self.assert_consistent(max);
         let state = self.state.lock();
-        assert_eq!(state.free, max, "a place is taken");
+        assert_eq!(state.free, max.cast_signed(), "a place is taken");
         assert!(state.members.is_empty() && state.waiting_for.is_empty(), "a member is left");
         assert!(state.offers.is_empty(), "an offer is left");
     }
@@ -78,7 +85,7 @@ struct Bench {
 
 impl Bench {
     fn new(max: usize) -> Arc<Self> {
-        let (places, shares) = (Arc::new(Places::new(max)), Places::new(max));
+        let (places, shares) = (Arc::new(Places::new(None, max)), Places::new(None, max));
         Arc::new(Self { places, shares, clock: Clock::runtime(), max })
     }
 
@@ -124,6 +131,28 @@ fn no_more_computations_run_than_there_are_places_and_each_gets_one() {
         });
         join_all(computations.collect::<Vec<_>>());
         bench.places.assert_unused(max);
+    });
+}
+
+#[test]
+fn each_computation_gets_a_place_while_their_number_changes() {
+    check(|| {
+        let (places, shares) = (Arc::new(Places::new(Some(1), 3)), Places::new(None, 3));
+        let bench = Arc::new(Bench { places, shares, clock: Clock::runtime(), max: 3 });
+        let computations = (1..=4).map(|id| {
+            let bench = Arc::clone(&bench);
+            spawn(move || {
+                let computation = bench.computation(id);
+                bench.take(&computation);
+                // The first window says what is usual, the others end each with another number.
+                let took = Duration::from_millis(1 + u64::from(choice(2)) * 9);
+                (0..16).for_each(|_| bench.places.note_time(took, bench.clock.now()));
+                bench.places.assert_consistent(3);
+                bench.release(&computation);
+            })
+        });
+        join_all(computations.collect::<Vec<_>>());
+        bench.places.assert_consistent(3);
     });
 }
 

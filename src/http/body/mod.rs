@@ -20,23 +20,17 @@
 //!          └─ Broken ──── what came, then the error
 //! ```
 //!
-//! A shared body *keeps* first: all that came stays, the source runs at its own speed, and a
-//! slow reader delays no other reader. Once it is clear that nothing will be stored, it
-//! *passes*: what all readers have read is freed, and the source waits for the slowest
-//! reader. A reader that reads nothing for `stall_timeout` while another waits loses its
-//! body. So no client decides how much memory a response takes.
-//!
-//! The state of a shared body is under one lock. Wakers and bytes are woken and dropped after
-//! the lock: their code is not ours.
+//! How a shared body is kept, and how it passes, says [`crate::stream`]; a reader that reads
+//! nothing for `stall_timeout` while another waits loses its body.
 //!
 //! # Reading order
 //!
 //! - `mod`: the body that clients get.
 //! - `collect`: what of a body is there at once, and the limits.
-//! - `shared`: a body that arrives, and its readers.
-//! - `readers`: the part of it that is under the lock.
-//! - `buffer`: chunks that are shared and not copied.
+//! - `shared`: a body that arrives, as a stream that several read.
+//! - `pieces`: what holds its bytes: chunks that are shared and not copied.
 //! - `part`: a range of a body that arrives.
+//! - `stream`: a shared stream, with comments while it is silent; `pace`: when its chunks came.
 //! - `error`: why a body ended early.
 //! - `request`: a request body that is read to make a key.
 
@@ -45,6 +39,7 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
@@ -53,23 +48,27 @@ use pin_project_lite::pin_project;
 use crate::error::BoxError;
 use crate::outcome::CacheOutcome;
 
-mod buffer;
 mod collect;
 mod content;
 mod error;
+mod pace;
 mod part;
-mod readers;
+mod pieces;
 mod request;
 mod shared;
+mod stream;
 
 pub(super) use collect::{CollectEnd, Collection, Limits, collect};
 pub(crate) use content::Content;
 pub use error::{BodyError, BodyErrorKind};
+#[cfg(feature = "remote")]
+pub(super) use pace::{MOST_MARKS, PaceMark};
+pub(super) use pace::{PaceRecorder, StreamPace};
 use part::PartReader;
-pub(super) use readers::ReadGate;
 pub use request::RequestBody;
 pub(super) use request::read as read_request;
 pub(super) use shared::{Feed, Gathered, Reader, SharedBody};
+use stream::StreamReader;
 
 /// What the layer asks of the service's bodies: they may move between threads,
 /// and need not be shared by them.
@@ -121,6 +120,7 @@ pin_project! {
         Queue { frames: VecDeque<Frame<Bytes>>, then: Then<B> },
         Reading { reader: Reader },
         Part { reader: PartReader },
+        Stream { reader: Box<StreamReader> },
         Inner { #[pin] body: B },
     }
 }
@@ -162,6 +162,21 @@ impl<B: Body> ResponseBody<B> {
         Self::of(State::Reading { reader })
     }
 
+    /// The same from the byte at `skip` on, with a comment after each `heartbeat` of silence.
+    pub(crate) fn live(reader: Reader, heartbeat: Option<Duration>, skip: u64) -> Self {
+        if heartbeat.is_none() && skip == 0 {
+            return Self::reading(reader);
+        }
+        let reader = Box::new(StreamReader::live(reader, heartbeat, skip));
+        Self::of(State::Stream { reader })
+    }
+
+    /// A stored stream from the byte at `at` on, at its pace.
+    pub(crate) fn paced(bytes: Bytes, pace: StreamPace, at: usize) -> Self {
+        let reader = Box::new(StreamReader::stored(bytes, pace, at));
+        Self::of(State::Stream { reader })
+    }
+
     /// `length` bytes of it, from the one at `first` on.
     pub(crate) fn reading_part(reader: Reader, first: u64, length: u64) -> Self {
         Self::of(State::Part { reader: PartReader::new(reader, first, length) })
@@ -190,8 +205,8 @@ impl<B: Body> ResponseBody<B> {
     pub(crate) fn content(&self) -> Option<Content> {
         match &self.state {
             State::Full { bytes } => Some(Content::Whole(bytes.clone().unwrap_or_default())),
-            State::Reading { reader } => Some(Content::Arriving(Arc::clone(reader.body()))),
-            State::Queue { .. } | State::Part { .. } | State::Inner { .. } => None,
+            State::Reading { reader } => Some(Content::Arriving(Arc::clone(&reader.shared), None)),
+            _ => None,
         }
     }
 
@@ -226,6 +241,7 @@ impl<B: Body> fmt::Debug for ResponseBody<B> {
             State::Queue { .. } => "Queue",
             State::Reading { .. } => "Reading",
             State::Part { .. } => "Part",
+            State::Stream { .. } => "Stream",
             State::Inner { .. } => "Inner",
         };
         f.debug_tuple("ResponseBody").field(&kind).finish()
@@ -248,6 +264,7 @@ where
             StateProj::Inner { body } => poll_bytes(body, cx),
             StateProj::Reading { reader } => reader.poll_frame(cx),
             StateProj::Part { reader } => reader.poll_frame(cx),
+            StateProj::Stream { reader } => reader.poll_frame(cx),
             StateProj::Queue { frames, then } => match frames.pop_front() {
                 Some(frame) => Poll::Ready(Some(Ok(frame))),
                 None => then.poll(cx),
@@ -261,6 +278,7 @@ where
             State::Queue { frames, then } => frames.is_empty() && then.is_end(),
             State::Reading { reader } => reader.is_end_stream(),
             State::Part { reader } => reader.is_end_stream(),
+            State::Stream { .. } => false,
             State::Inner { body } => body.is_end_stream(),
         }
     }
@@ -277,6 +295,7 @@ where
             }
             State::Reading { reader } => reader.size_hint(),
             State::Part { reader } => reader.size_hint(),
+            State::Stream { .. } => SizeHint::default(),
             State::Inner { body } => body.size_hint(),
         }
     }

@@ -1,164 +1,58 @@
-//! A body that arrives, and is read by several at once.
-//!
-//! It has two manners. At first it **keeps** all that came, for it is to be
-//! stored: the source runs at its own speed, and a slow reader delays no other
-//! reader. Once it is known that nothing will be stored, it **passes**: bytes that all
-//! readers have read are freed, and the source waits for the slowest reader.
+//! The body of a response as a stream that several read.
 
-use std::fmt;
 use std::future::poll_fn;
-use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::HeaderMap;
-use http_body::SizeHint;
-use parking_lot::Mutex;
+use http_body::{Frame, SizeHint};
 
-use crate::budget::Reservation;
-use crate::http::body::readers::{BufferState, Loose, ReadGate};
-use crate::http::body::{BodyError, BodyErrorKind, Next};
+use crate::http::body::pieces::Pieces;
+use crate::http::body::{self, BodyError, BodyErrorKind};
+use crate::stream::readers::{Loose, StreamState};
+use crate::stream::{CutOff, Held, Medium, StreamPart, shared};
 
-/// The part of a body that has come, and its readers.
-pub(crate) struct SharedBody {
-    declared: Option<u64>,
-    state: Mutex<BufferState>,
+/// The body of a response.
+pub(crate) enum BodyMedium {}
+
+impl Medium for BodyMedium {
+    type Chunk = Bytes;
+    type Held = Pieces;
+    type Tail = HeaderMap;
+    type Error = BodyError;
+
+    const WINDOW: u64 = 64 << 10;
+
+    fn cut_off(why: CutOff) -> BodyError {
+        BodyError::new(match why {
+            CutOff::Ended => BodyErrorKind::Ended,
+            CutOff::Stalled => BodyErrorKind::Stalled,
+        })
+    }
 }
+
+pub(crate) type SharedBody = shared::FedStream<BodyMedium>;
+pub(crate) type Feed = shared::StreamFeed<BodyMedium>;
+pub(crate) type Reader = shared::FedReader<BodyMedium>;
 
 impl SharedBody {
-    /// Makes a body of which nothing has come, and what feeds it. `declared` is
-    /// its length, if that is known. Its kept bytes count in `reserved`, which is given back
-    /// when the body ends, however that is.
-    pub(crate) fn new(declared: Option<u64>, reserved: Reservation) -> (Arc<Self>, Feed) {
-        let body = Arc::new(Self { declared, state: Mutex::new(BufferState::new(reserved)) });
-        (Arc::clone(&body), Feed(body))
-    }
-
-    pub(crate) fn declared(&self) -> Option<u64> {
-        self.declared
-    }
-
-    /// Returns how many bytes have come.
-    pub(crate) fn come(&self) -> u64 {
-        self.state.lock().buffer.end()
-    }
-
-    /// Returns a reader of the whole body, unless its beginning is gone or it
-    /// has failed.
-    pub(crate) fn claim(self: &Arc<Self>) -> Option<Reader> {
-        let mut state = self.state.lock();
-        let has_failed = matches!(state.end, Some(Err(_)));
-        if has_failed || state.buffer.start() > 0 {
-            return None;
-        }
-        let id = state.enter(false);
-        Some(Reader { body: Arc::clone(self), id, over: false })
-    }
-
-    /// Returns a reader; where nothing can be read from the beginning, one that
-    /// says so. While a claim is held there is one, and it gets at least what
-    /// came before a failure.
-    pub(crate) fn reader(self: &Arc<Self>) -> Reader {
-        self.reader_from_start(false)
-    }
-
-    /// The trailers are for the client alone whose own request was forwarded.
-    pub(crate) fn reader_from_start(self: &Arc<Self>, takes_trailers: bool) -> Reader {
-        let mut state = self.state.lock();
-        let is_gone = state.buffer.start() > 0;
-        let id = if is_gone { u64::MAX } else { state.enter(takes_trailers) };
-        Reader { body: Arc::clone(self), id, over: false }
+    /// Returns what has arrived, in order; nothing where its beginning is gone.
+    pub(crate) fn so_far(&self) -> Vec<Bytes> {
+        let all = |state: &mut StreamState<BodyMedium>| state.held.all();
+        self.change(|state, _| if state.held.start() > 0 { Vec::new() } else { all(state) })
     }
 }
 
-/// Feeds a body. Dropped before the end, it tells the readers that there will
-/// be no more.
-pub(crate) struct Feed(Arc<SharedBody>);
-
 impl Feed {
-    /// Returns how many bytes have come.
-    pub(crate) fn length(&self) -> u64 {
-        self.0.state.lock().buffer.end()
-    }
-
-    /// Adds bytes. Returns `false` if there is no room to keep them.
-    pub(crate) fn push(&self, chunk: Bytes) -> bool {
-        chunk.is_empty() || self.0.change(|state, loose| state.push(chunk, loose))
-    }
-
-    /// Adds fields that follow the body. There is one section of them (RFC
-    /// 9112, 7.1.2): what comes after it could go on for ever.
-    pub(crate) fn push_trailers(&self, trailers: HeaderMap) {
-        let mut state = self.0.state.lock();
-        if state.trailers.is_none() {
-            state.trailers = Some(trailers);
-        }
-    }
-
     /// Joins what has come into one piece, from which the readers go on.
     pub(crate) fn whole(&self) -> Bytes {
-        let chunks = self.0.state.lock().buffer.all();
+        let chunks = self.0.change(|state, _| state.held.all());
         // Copied even if it is one chunk: a chunk may keep a whole read
         // buffer alive, and the store would not know.
         let whole = Bytes::from(chunks.concat());
-        let before = self.0.state.lock().buffer.replace(whole.clone());
+        let before = self.0.change(|state, _| state.held.replace(whole.clone()));
         drop((chunks, before));
         whole
-    }
-
-    /// Says that this was all.
-    pub(crate) fn end(self) {
-        self.0.change(|state, loose| state.finish(Ok(()), loose));
-    }
-
-    pub(crate) fn fail(self, error: BodyError) {
-        self.0.change(|state, loose| state.finish(Err(error), loose));
-    }
-
-    /// From now on no bytes are kept that all readers have read.
-    pub(crate) fn pass(&self) {
-        self.0.change(BufferState::pass);
-    }
-
-    /// Asks whether to read on, and evicts readers that made no progress for
-    /// `stall` while another waited for them. The task is woken when the
-    /// answer changes, but not by time.
-    pub(crate) fn gate(&self, cx: &Context<'_>, stall: Duration) -> ReadGate {
-        self.0.change(|state, loose| state.gate(cx, stall, loose))
-    }
-
-    /// The task is woken when the last reader goes.
-    pub(crate) fn watch(&self, cx: &Context<'_>) {
-        self.0.change(|state, loose| state.watch(cx, loose));
-    }
-
-    /// Ends the body if there is no reader, and returns whether that is so. No reader can
-    /// come after that.
-    pub(crate) fn give_up(&self) -> bool {
-        self.0.change(BufferState::give_up)
-    }
-}
-
-impl SharedBody {
-    fn change<T>(&self, change: impl FnOnce(&mut BufferState, &mut Loose) -> T) -> T {
-        let (mut state, mut loose) = (self.state.lock(), Loose::default());
-        let result = change(&mut state, &mut loose);
-        loose.after(state);
-        result
-    }
-}
-
-impl fmt::Debug for SharedBody {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SharedBody").field("declared", &self.declared).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Feed {
-    fn drop(&mut self) {
-        let end = Err(BodyError::new(BodyErrorKind::Ended));
-        self.0.change(|state, loose| state.finish(end, loose));
     }
 }
 
@@ -173,57 +67,67 @@ pub(crate) enum Gathered {
     Lost,
 }
 
-/// A reader of a body, from its beginning on. Dropped, it frees its share.
-pub(crate) struct Reader {
-    body: Arc<SharedBody>,
-    id: u64,
-    /// It has got the end.
-    over: bool,
-}
-
 impl Reader {
-    pub(super) fn body(&self) -> &Arc<SharedBody> {
-        &self.body
-    }
-
     /// Waits until so many bytes have come, or all of them. Reads none.
     ///
     /// Cancel safe.
     pub(crate) async fn gather(&self, enough: u64) -> Gathered {
-        let gather = |state: &mut BufferState, loose: &mut Loose, cx: &Context<'_>| {
-            state.gather(self.id, enough, cx, loose)
-        };
-        poll_fn(|cx| self.body.change(|state, loose| gather(state, loose, cx))).await
+        poll_fn(|cx| self.shared.change(|state, loose| self.poll_gather(state, enough, cx, loose)))
+            .await
     }
 
-    pub(super) fn poll_frame(&mut self, cx: &Context<'_>) -> Poll<Next> {
-        if self.over {
-            return Poll::Ready(None);
+    fn poll_gather(
+        &self,
+        state: &mut StreamState<BodyMedium>,
+        enough: u64,
+        cx: &Context<'_>,
+        loose: &mut Loose<BodyMedium>,
+    ) -> Poll<Gathered> {
+        let come = state.held.end();
+        match &state.end {
+            _ if !state.is_kept_for(self.id) => Poll::Ready(Gathered::Lost),
+            Some(Ok(())) => {
+                let whole = state.held.next(0).map(|(whole, _)| whole).unwrap_or_default();
+                // A body that ends is joined into one piece first.
+                let is_whole = whole.len() as u64 == come;
+                Poll::Ready(if is_whole { Gathered::Whole(whole) } else { Gathered::Lost })
+            }
+            Some(Err(_)) => Poll::Ready(Gathered::Lost),
+            None if come >= enough => Poll::Ready(Gathered::Enough),
+            None => {
+                state.wait(self.id, cx, loose);
+                Poll::Pending
+            }
         }
-        let polled = self.body.change(|state, loose| state.read(self.id, cx, loose));
-        self.over = match &polled {
-            Poll::Ready(Some(Ok(frame))) => frame.is_trailers(),
-            Poll::Ready(_) => true,
-            Poll::Pending => false,
+    }
+
+    pub(super) fn poll_frame(&mut self, cx: &Context<'_>) -> Poll<body::Next> {
+        let to_frame = |part| match part {
+            StreamPart::Chunk(chunk) => Frame::data(chunk),
+            StreamPart::Tail(trailers) => Frame::trailers(trailers),
         };
-        polled
+        self.poll_part(cx).map_ok(to_frame)
     }
 
     pub(super) fn is_end_stream(&self) -> bool {
-        self.over || self.body.state.lock().is_read(self.id)
+        self.over || self.shared.look(|state| state.is_read(self.id))
     }
 
     pub(super) fn size_hint(&self) -> SizeHint {
         if self.over {
             return SizeHint::with_exact(0);
         }
-        self.body.state.lock().size_hint(self.id, self.body.declared)
-    }
-}
-
-impl Drop for Reader {
-    fn drop(&mut self) {
-        self.body.change(|state, loose| state.leave(self.id, loose));
+        self.shared.look(|state| {
+            let Some(at) = state.position(self.id) else { return SizeHint::default() };
+            let here = state.held.end() - at;
+            let mut hint = SizeHint::new();
+            match (&state.end, self.shared.declared) {
+                (Some(Ok(())), _) => hint.set_exact(here),
+                (_, Some(declared)) => hint.set_exact(declared.saturating_sub(at)),
+                _ => hint.set_lower(here),
+            }
+            hint
+        })
     }
 }
 

@@ -9,7 +9,7 @@ use http_body::Body;
 
 use crate::clock::Tick;
 use crate::error::Error;
-use crate::http::body::ResponseBody;
+use crate::http::body::{Content, ResponseBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::error_response::{Make, Refusal, RefusalReason};
 use crate::http::flow::forward::{Forward, ForwardStatus};
@@ -83,6 +83,7 @@ fn write_length(headers: &mut HeaderMap, stored: &response::CachedResponse, shap
     // RFC 9110, 8.6: a 204 must not have one.
     if *shape == Shape::Whole
         && stored.status != StatusCode::NO_CONTENT
+        && !matches!(stored.body, Content::Paced(..))
         && let Some(length) = stored.body.length()
     {
         headers.insert(header::CONTENT_LENGTH, HeaderValue::from(length));

@@ -47,7 +47,8 @@ impl HttpCaller {
     fn serves_disconnected(&self, entry: &StoredEntry) -> bool {
         let until = self.disconnected_until(entry);
         let now = self.request.cache.now();
-        until.is_some_and(|until| now < until) && self.request.cache.engine.log.is_alive(entry)
+        let is_alive = || self.request.cache.engine.log.is_alive(entry);
+        until.is_some_and(|until| now < until) && is_alive() && !self.lacks_event(entry)
     }
 
     /// Returns the entry that this caller has found so far, if it may be served in place

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use http::header::{self, HeaderMap, HeaderValue};
 use http::response::Parts;
 
@@ -85,7 +84,7 @@ pub(crate) fn weighed(caller: &HttpCaller, entry: Entry<StoredResponse>) -> Stor
 pub(crate) fn completed(
     caller: &HttpCaller,
     entry: &StoredEntry,
-    body: Bytes,
+    body: Content,
 ) -> Option<StoredEntry> {
     let stored = entry.value.response()?.completed(body);
     let whole = Entry::new(stored.into(), entry.window(), entry.tags.clone(), entry.started_seq);

@@ -1,6 +1,7 @@
 //! The leader of an HTTP flight: from the request to the verdict.
 
 mod keep;
+mod kept_stream;
 mod pump;
 
 use std::sync::Arc;

@@ -249,34 +249,6 @@ pub(super) fn look_held(
     (look, Forward::Stale)
 }
 
-impl Wishes {
-    /// Returns whether the entry is as new as the client wants it.
-    pub(super) fn are_met_by(self, entry: &Entry<StoredResponse>, now: Tick) -> bool {
-        let window = entry.window();
-        self.demand.is_none_or(|demand| {
-            demand.accepts(now.since(window.started), window.fresh_until.since(now))
-        })
-    }
-
-    /// What is not new enough is a miss, with something in hand.
-    pub(super) fn judge(
-        self,
-        (look, forward): (Lookup<StoredResponse>, Forward),
-        now: Tick,
-    ) -> (Lookup<StoredResponse>, Forward) {
-        match look {
-            Lookup::Fresh(entry) | Lookup::Early(entry) if !self.are_met_by(&entry, now) => {
-                (Lookup::Miss(Some(entry)), Forward::Request)
-            }
-            // Without `max-stale`, nothing stale is what it wants.
-            Lookup::Stale(entry) if self.demand.is_some() => {
-                (Lookup::Miss(Some(entry)), Forward::Stale)
-            }
-            look => (look, forward),
-        }
-    }
-}
-
 /// Returns whether a stored response answers no request before the service has
 /// confirmed it (RFC 9111, 5.2.2.4).
 #[inline]
@@ -408,7 +380,7 @@ impl HttpCaller {
         cache.engine.vouch(true).await;
         let now = cache.now();
         let found = look_held(cache, rules, primary.as_bytes(), asked, headers, now);
-        let (look, forward) = wishes.judge(found, now);
+        let (look, forward) = wishes.judge(found, headers, now);
         self.forward = forward;
         look
     }
@@ -482,7 +454,12 @@ impl HttpCaller {
     /// Returns whether the service's answer to this request, as the client has sent it, is no
     /// answer for a GET of the whole.
     pub(super) fn wants_less(&self) -> bool {
-        self.request.asked.method == RequestMethod::Head || self.request.wishes.range
+        let ClientRequest { asked, wishes, .. } = &*self.request;
+        asked.method == RequestMethod::Head || wishes.range || wishes.last_event
+    }
+
+    pub(super) fn lacks_event(&self, entry: &Entry<StoredResponse>) -> bool {
+        self.request.wishes.lacks_event(&self.request.headers, entry)
     }
 
     /// Returns whether the service may be asked on behalf of others: with a range, for the
@@ -490,6 +467,8 @@ impl HttpCaller {
     /// service.
     fn may_lead(&self, kind: FlightKind) -> bool {
         match self.request.asked.method {
+            // The service may answer with what follows an event.
+            RequestMethod::Get if self.request.wishes.last_event => false,
             RequestMethod::Get if self.request.wishes.range => {
                 self.request.may_fill_from_range && !self.is_not_shared()
             }
@@ -509,6 +488,7 @@ impl HttpCaller {
         let is_good = entry.value.response().is_some_and(|stored| !is_failure(stored.status));
         // Switched off or observing, the cache answers no request.
         is_good
+            && !self.lacks_event(entry)
             && self.request.cache.engine.mode() == Mode::On
             && self.request.cache.may_stand_in(entry)
             && !must_be_validated(entry)
@@ -580,7 +560,10 @@ impl Caller<StoredResponse> for HttpCaller {
         let now = cache.now();
         match look(cache, rules, primary.as_bytes(), asked, headers, now).0 {
             Lookup::Fresh(entry) | Lookup::Early(entry) => {
-                Some(entry).filter(|entry| wishes.are_met_by(entry, now))
+                let is_met = |entry: &StoredEntry| {
+                    wishes.are_met_by(entry, now) && !wishes.lacks_event(headers, entry)
+                };
+                Some(entry).filter(is_met)
             }
             Lookup::Stale(_) | Lookup::Unvouched(_) | Lookup::Miss(_) => None,
         }
@@ -597,11 +580,12 @@ impl Caller<StoredResponse> for HttpCaller {
                 &self.request.headers,
                 &self.request.rules.config,
             )
-            && self.is_new_enough(numbers, entry);
+            && self.is_new_enough(numbers, entry)
+            && !self.lacks_event(entry);
         match stored.body {
             // The last condition: from here on it is a reader.
             _ if is_answer && self.claim(stored) => Fit::Takes,
-            Content::Arriving(_) if !result.is_failure => self.refuse(stored, result),
+            Content::Arriving(..) if !result.is_failure => self.refuse(stored, result),
             Content::HeadOnly if !result.is_failure => {
                 // The next flight is for this variant alone.
                 self.learned.clone_from(&stored.facts.vary);
@@ -638,7 +622,7 @@ impl HttpCaller {
     /// Becomes a reader of a body that arrives. Returns whether that was possible: its beginning
     /// may be gone already.
     fn claim(&mut self, stored: &CachedResponse) -> bool {
-        if let (Content::Arriving(body), RequestMethod::Get) =
+        if let (Content::Arriving(body, _), RequestMethod::Get) =
             (&stored.body, self.request.asked.method)
         {
             self.claim = body.claim();

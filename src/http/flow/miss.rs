@@ -229,8 +229,12 @@ where
             return Ok(answered(&self.caller, &entry, CacheOutcome::Hit));
         }
         let is_head = self.caller.request.asked.method == RequestMethod::Head;
-        self.forward_uncached(if is_head { BypassReason::Method } else { BypassReason::Range })
-            .await
+        let reason = match self.caller.request.wishes.last_event {
+            true => BypassReason::LastEventId,
+            false if is_head => BypassReason::Method,
+            false => BypassReason::Range,
+        };
+        self.forward_uncached(reason).await
     }
 
     /// Sends the request as it is; the answer is for this client alone.

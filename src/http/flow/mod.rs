@@ -38,6 +38,7 @@
 //! - `normal_form`: the one form of a request that is keyed and forwarded.
 //! - `lookup`: where the answer may stand, which flight the request belongs to, what may
 //!   answer it ([`HttpCaller`](lookup::HttpCaller)).
+//! - `wishes`: whether a stored response is what the request wants.
 //! - `miss`: the request waits, leads, or goes alone.
 //! - `context`: what it takes along from the caller's task to that of the leader.
 //! - `part`: the request asks for a part, and leads to the whole, or waits for it.
@@ -91,7 +92,8 @@ pub(crate) mod trail;
 pub(crate) mod unkeyed;
 pub(crate) mod unsafe_method;
 mod way;
-pub(crate) mod work;
+pub(crate) mod wishes;
+mod work;
 
 /// What the layer asks of the service behind it: a computation goes on on a task of its own.
 trait OriginService<Q, B>:

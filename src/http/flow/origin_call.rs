@@ -51,7 +51,8 @@ impl<S, Q: Body + 'static> OriginRequest<S, Q> {
     /// Asks about what the caller has in hand, if that can be validated.
     pub(super) fn new(caller: &HttpCaller, service: S, request: Request<Q>) -> Self {
         // A part is asked for under the client's own condition.
-        let is_whole = !request.headers().contains_key(header::RANGE);
+        let is_whole =
+            !request.headers().contains_key(header::RANGE) && !caller.request.wishes.last_event;
         let about = caller.to_validate().filter(|_| is_whole).and_then(|(entry, validators)| {
             Some(About {
                 key: caller.request.primary.clone(),

@@ -120,7 +120,7 @@ where
     ) -> Result<Response<ResponseBody<B>>, S::Error> {
         let whole = match self.caller.gather(self.caller.claim.as_ref()).await {
             Gathered::Enough => Some(Arc::clone(entry)),
-            Gathered::Whole(whole) => fill::completed(&self.caller, entry, whole),
+            Gathered::Whole(whole) => fill::completed(&self.caller, entry, Content::Whole(whole)),
             Gathered::Lost => None,
         };
         match whole {

@@ -16,6 +16,7 @@ use crate::http::flow::work::HttpWork;
 use crate::http::rules::content::METADATA;
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod, Wishes, credentials};
 use crate::http::rules::shape::ask_for_the_whole;
+use crate::http::rules::streams::LAST_EVENT_ID;
 use crate::http::rules::vary::VaryList;
 use crate::http::stored::response::{HttpCache, Slot, StoredEntry, variant_of};
 
@@ -43,6 +44,9 @@ pub(super) fn refresh<S, Q, B>(
         *request.method_mut() = Method::GET;
     }
     ask_for_the_whole(request.headers_mut());
+    if caller.request.wishes.last_event {
+        request.headers_mut().remove(LAST_EVENT_ID);
+    }
     // From here it is the request of no client: fields, extensions and wishes of the one that came are
     // gone.
     let (mut parts, body) = request.into_parts();

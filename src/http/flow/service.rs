@@ -264,7 +264,8 @@ impl<S> HttpService<S> {
         }
         let now = self.cache.now();
         let found = look(&self.cache, rules, primary.as_bytes(), &asked, &parts.headers, now);
-        let found = if wishes.demand.is_some() { wishes.judge(found, now) } else { found };
+        let is_judged = wishes.demand.is_some() || wishes.last_event;
+        let found = if is_judged { wishes.judge(found, &parts.headers, now) } else { found };
         // By reference: a lookup is so large that each move of it shows in the instructions.
         if let (Lookup::Fresh(entry), _) = &found {
             let mut response = Response::new(ResponseBody::default());

@@ -77,11 +77,12 @@ impl HttpCaller {
             _ if must_be_validated(found) => Freshness::Expired,
             freshness => freshness,
         };
-        let meets = wishes.are_met_by(found, now);
+        let meets =
+            wishes.are_met_by(found, now) && !wishes.lacks_event(&self.request.headers, found);
         let takes_stale = !self.waits_softly();
         match freshness {
             Freshness::Fresh | Freshness::Early if meets => Judgement::Serves,
-            Freshness::Stale if serves && wishes.demand.is_none() && takes_stale => {
+            Freshness::Stale if serves && meets && wishes.demand.is_none() && takes_stale => {
                 Judgement::Serves
             }
             Freshness::Fresh | Freshness::Early | Freshness::Stale | Freshness::StaleIfError => {
@@ -112,7 +113,7 @@ impl Search<StoredResponse> for HttpCaller {
         let ClientRequest { cache, rules, primary, asked, headers, wishes, .. } = &*self.request;
         let now = cache.now();
         let found = look_held(cache, rules, primary.as_bytes(), asked, headers, now);
-        match wishes.judge(found, now).0 {
+        match wishes.judge(found, headers, now).0 {
             _ if self.refreshed.is_some() => None,
             Lookup::Fresh(entry) | Lookup::Early(entry) => Some(entry),
             Lookup::Stale(entry) if !self.waits_softly() => Some(entry),

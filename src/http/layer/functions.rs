@@ -305,7 +305,8 @@ impl HttpLayer {
     /// more, and the first body is gone. With a body type of which the layer cannot make an
     /// empty one, stored responses are not validated: they are fetched again. The layer
     /// knows axum's `Body`, `Empty<Bytes>`, `Full<Bytes>` and `String` without this; wrap
-    /// hyper's `Incoming` into `Either<Incoming, Empty<Bytes>>`.
+    /// hyper's `Incoming` into `Either<Incoming, Empty<Bytes>>`. The second request has a copy of
+    /// the extensions of the first: leave this out where an adapter needs the only copy of one.
     ///
     /// ```
     /// use bytes::Bytes;

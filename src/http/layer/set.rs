@@ -1,5 +1,6 @@
 //! How the settings take effect that are no field of the configuration: a method for each.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use http::header::HeaderName;
@@ -9,7 +10,7 @@ use crate::http::layer::put;
 use crate::http::layer::rules::Rules;
 use crate::http::rules::field_names::FieldNames;
 use crate::settings::StatusTtl;
-use crate::settings::layer::{HttpSettings, each_http_setting};
+use crate::settings::layer::{HttpSettings, StreamRule, each_http_setting};
 
 macro_rules! begin_with {
     ($($heading:literal {$(
@@ -141,6 +142,10 @@ impl Rules {
 
     pub(super) fn lifetime_from(&mut self, names: Vec<String>) {
         self.config.lifetime_fields = fields(names);
+    }
+
+    pub(super) fn share_streams(&mut self, rule: StreamRule) {
+        self.config.share_streams = Some(Arc::new(rule));
     }
 
     pub(super) fn tags(&mut self, tags: Vec<String>) {

@@ -6,7 +6,7 @@ use crate::cache::handle::Stampede;
 use crate::http::layer::HttpStampede;
 use crate::mode::Mode;
 use crate::settings::file::SettingsError;
-use crate::settings::layer::{SetCookie, checks, each_http_setting};
+use crate::settings::layer::{SetCookie, StreamReplay, StreamRule, checks, each_http_setting};
 use crate::settings::{Settings, StatusTtl};
 
 /// A default, as the documentation writes it.
@@ -101,6 +101,7 @@ fn sample(row: &Row) -> &'static str {
     match (row.name, row.reader) {
         ("set_cookie", _) => r#""strip""#,
         ("tags_from", _) => r#"["xkey"]"#,
+        ("share_streams", _) => r#"{ "finish_reason": true }"#,
         (_, "duration") => r#""90s""#,
         (_, "size") => r#""2MiB""#,
         (_, "flag") => "true",
@@ -132,6 +133,8 @@ fn a_layer_begins_with_what_the_file_says() {
             "ignore_cookies": ["_ga", "*"], "set_cookie": "strip", "tags": ["site"],
             "replace_credential_headers": ["x-key"], "not_a_credential": ["x-key", "cookie"],
             "credential_headers": ["x-user-*"], "replace_keyed_headers": ["x-host"],
+            "share_streams": { "last_event": "done", "ttl": "1h", "replay": "paced",
+                "heartbeat": "0s" },
             "max_forwarded": 9, "invalidate_other_scheme": false } }"#,
     );
     let layer = cache.expect("fits").http_layer();
@@ -147,6 +150,9 @@ fn a_layer_begins_with_what_the_file_says() {
     assert_eq!(config.set_cookie, SetCookie::Strip);
     assert_eq!(config.tags, ["site".into()]);
     assert!(!config.cookie_is_credential && !config.invalidate_other_scheme);
+    let rule = StreamRule::last_event("done").ttl(Duration::from_secs(3600));
+    let rule = rule.replay(StreamReplay::Paced).heartbeat(Duration::ZERO);
+    assert_eq!(config.share_streams.as_deref(), Some(&rule));
     let is_credential = |name: &'static str| config.is_credential(&name.parse().expect("a name"));
     assert!(is_credential("x-user-id") && is_credential("authorization"));
     assert!(is_credential("x-key") && !is_credential("x-api-key"));
@@ -160,6 +166,16 @@ fn what_cannot_be_read_in_the_table_is_named_by_its_path() {
         (r#"{"http": {"stall_timeout": 5}}"#, "caches.site.http.stall_timeout", "with a unit"),
         (r#"{"http": {"vary": "accept"}}"#, "caches.site.http.vary", "invalid type"),
         (r#"{"http": {"set_cookie": "keep"}}"#, "caches.site.http.set_cookie", "unknown variant"),
+        (
+            r#"{"http": {"share_streams": {"end_mark": "x", "ttl": 5}}}"#,
+            "caches.site.http.share_streams.ttl",
+            "with a unit",
+        ),
+        (
+            r#"{"http": {"share_streams": {"end_mark": "x", "replay": "slowly"}}}"#,
+            "caches.site.http.share_streams.replay",
+            "unknown variant",
+        ),
         (r#"{"http": {"max_bodies": 1}}"#, "caches.site.http.max_bodies", "unknown field"),
         (r#"{"http": {"identity": "x"}}"#, "caches.site.http.identity", "unknown field"),
         (r#"{"mode": "asleep"}"#, "caches.site.mode", "unknown variant"),
@@ -184,6 +200,31 @@ fn what_does_not_work_in_the_table_is_refused_when_the_cache_is_built() {
         (r#""lifetime_from": ["Expires"]"#, "`caches.site.http.lifetime_from`: `Expires` is read"),
         (r#""ignore_cookies": ["a=b"]"#, "`caches.site.http.ignore_cookies`: `a=b` is no name"),
         (r#""status_ttl": {"200": "1s"}"#, "`caches.site.http.status_ttl`: 200 is no error"),
+        (
+            r#""share_streams": { "last_event": "" }"#,
+            "`caches.site.http.share_streams`: `end_mark` and `last_event` must be one line",
+        ),
+        (r#""share_streams": {}"#, "`caches.site.http.share_streams`: a stream has one end: set"),
+        (
+            r#""share_streams": { "end_mark": "x", "finish_reason": true }"#,
+            "`caches.site.http.share_streams`: a stream has one end: set one of `end_mark`, ",
+        ),
+        (
+            r#""share_streams": { "end_mark": "x", "content_types": ["text/ event"] }"#,
+            "`caches.site.http.share_streams`: `content_types` must be content types; write",
+        ),
+        (
+            r#""share_streams": { "last_event": "x", "content_types": ["a/b"] }"#,
+            "`caches.site.http.share_streams`: `last_event` is for `text/event-stream` alone",
+        ),
+        (
+            r#""share_streams": { "finish_reason": true, "ttl": "0s" }"#,
+            "`caches.site.http.share_streams`: `ttl` is zero",
+        ),
+        (
+            r#""share_streams": { "finish_reason": true, "heartbeat": "5ms" }"#,
+            "`caches.site.http.share_streams`: `heartbeat` must be 1 s or longer",
+        ),
         (
             r#""ttl": "1s", "origin_only": true"#,
             "`caches.site.http.ttl` and `caches.site.http.origin_only`: a lifetime for all",

@@ -111,6 +111,8 @@ words! {
         Invalidated = "invalidated",
         /// The store has one that was asked for later, or it weighs too much.
         Superseded = "superseded",
+        /// It is a stream that has ended, and is not complete by the layer's rule.
+        Incomplete = "incomplete",
         /// It answers a HEAD, and has no body.
         Method = "method",
     }

@@ -37,7 +37,7 @@
 //! `targeted` (which field governs), `date` (dates in fields), `lifetime` (how long it is
 //! fresh, how old it is), `storable` (the decision), `decline_reason` (why not), `vary`
 //! (what selects it), `codings` (what `Accept-Encoding` selects), `steering` (its tags and
-//! groups).
+//! groups), `streams` (shared streams: their ends, and the ids of their events).
 //!
 //! The answer: `conditions` (`If-None-Match` and others), `range`, `multipart` (several ranges),
 //! `shape` (conditions first, then the ranges), `fields` (fields that are not passed on, and fields that we add).
@@ -66,6 +66,7 @@ pub(crate) mod request_directives;
 pub(crate) mod shape;
 pub(crate) mod steering;
 pub(crate) mod storable;
+pub(crate) mod streams;
 pub(crate) mod target;
 pub(crate) mod targeted;
 pub(crate) mod validation;

@@ -9,6 +9,7 @@ pub(crate) use crate::http::rules::credentials::Credentials;
 use crate::http::rules::field_names::Trait;
 use crate::http::rules::host::HostField;
 use crate::http::rules::request_directives::{self, Demand};
+use crate::http::rules::streams::LAST_EVENT_ID;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestMethod {
@@ -30,6 +31,8 @@ pub(crate) struct Wishes {
     pub(crate) condition: bool,
     /// It is a GET with `Range`.
     pub(crate) range: bool,
+    /// It has `Last-Event-ID`, and there is a rule for streams.
+    pub(crate) last_event: bool,
     pub(crate) no_store: bool,
     pub(crate) only_if_cached: bool,
     pub(crate) demand: Option<Demand>,
@@ -38,7 +41,7 @@ pub(crate) struct Wishes {
 impl Wishes {
     /// Returns whether the answer may be less than the whole.
     pub(crate) fn is_shaped(self) -> bool {
-        self.condition || self.range
+        self.condition || self.range || self.last_event
     }
 }
 
@@ -59,6 +62,8 @@ words! {
         Method = "method",
         BodyOnGet = "body-on-get",
         Range = "range",
+        /// The event that it names is in no stream that is stored or arrives.
+        LastEventId = "last-event-id",
         Conditional = "conditional",
         NoStore = "no-store",
         Upgrade = "upgrade",
@@ -272,6 +277,10 @@ impl<'a> FieldScan<'a> {
             range: self.range && method == RequestMethod::Get,
             ..Wishes::default()
         };
+        if config.share_streams.is_some() && method == RequestMethod::Get && !self.range {
+            let id = headers.get(LAST_EVENT_ID);
+            wishes.last_event = id.is_some_and(|id| !id.is_empty());
+        }
         if !self.cache_control && !self.pragma {
             return wishes;
         }

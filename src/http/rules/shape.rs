@@ -14,6 +14,7 @@ use crate::http::rules::conditions::is_not_modified;
 use crate::http::rules::multipart::Multipart;
 use crate::http::rules::range::{self, Cut, Length, Part};
 use crate::http::rules::request::Wishes;
+use crate::http::rules::streams::is_event_stream;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
@@ -22,6 +23,11 @@ pub(crate) enum Shape {
     Part(Part),
     /// Cut out of bytes that are all there.
     Parts(Box<Multipart>),
+    /// What follows the first `skip` bytes of an event stream.
+    Resumed {
+        skip: u64,
+        is_over: bool,
+    },
     /// Of a body of this length it asks for nothing that there is.
     Unsatisfiable(u64),
 }
@@ -61,6 +67,11 @@ impl Shape {
         if wishes.condition && status.is_success() && is_not_modified(request, response, now) {
             return (Self::NotModified, false);
         }
+        if wishes.last_event && status == StatusCode::OK && is_event_stream(response) {
+            let resumed = body.and_then(|body| body.resume_at(request));
+            let resumed = resumed.map(|(skip, is_over)| Self::Resumed { skip, is_over });
+            return (resumed.unwrap_or(Self::Whole), false);
+        }
         if !wishes.range || status != StatusCode::OK {
             return (Self::Whole, false);
         }
@@ -82,7 +93,9 @@ impl Shape {
     #[inline]
     pub(crate) fn status(&self, whole: StatusCode) -> StatusCode {
         match self {
-            Self::Whole => whole,
+            // To a client that would connect again for ever: there is no more.
+            Self::Resumed { is_over: true, .. } => StatusCode::NO_CONTENT,
+            Self::Whole | Self::Resumed { .. } => whole,
             Self::NotModified => StatusCode::NOT_MODIFIED,
             Self::Part(_) | Self::Parts(_) => StatusCode::PARTIAL_CONTENT,
             Self::Unsatisfiable(_) => StatusCode::RANGE_NOT_SATISFIABLE,
@@ -120,6 +133,18 @@ impl Shape {
                 put(&mut whole, header::CONTENT_TYPE, parts.content_type());
                 whole
             }
+            Self::Resumed { is_over, .. } => {
+                if *is_over {
+                    OF_THE_BODY.iter().for_each(|name| drop(whole.remove(name)));
+                }
+                remove_what_says_of_the_whole(&mut whole);
+                let names =
+                    [header::CONTENT_LENGTH, header::ETAG, header::LAST_MODIFIED, header::EXPIRES];
+                names.iter().for_each(|name| drop(whole.remove(name)));
+                // A cache behind us would take it for the whole.
+                put(&mut whole, header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+                whole
+            }
             // Nothing of the stored response but what belongs to the exchange: with its lifetime,
             // a cache behind us would keep the refusal in its place.
             Self::Unsatisfiable(length) => {
@@ -137,11 +162,14 @@ impl Shape {
     pub(crate) fn body<B: Body>(&self, whole: &Content) -> ResponseBody<B> {
         match (self, whole) {
             (Self::Whole, whole) => whole.to_body(),
-            (Self::Part(part), Content::Whole(bytes)) => ResponseBody::full(part.of(bytes)),
-            (Self::Part(part), Content::Arriving(body)) => {
+            (Self::Resumed { skip, .. }, whole) => whole.after(*skip),
+            (Self::Part(part), Content::Whole(bytes) | Content::Paced(bytes, _)) => {
+                ResponseBody::full(part.of(bytes))
+            }
+            (Self::Part(part), Content::Arriving(body, _)) => {
                 ResponseBody::reading_part(body.reader(), part.first(), part.length())
             }
-            (Self::Parts(parts), Content::Whole(bytes)) => {
+            (Self::Parts(parts), Content::Whole(bytes) | Content::Paced(bytes, _)) => {
                 ResponseBody::pieces(parts.pieces(bytes))
             }
             (_, _) => ResponseBody::full(Bytes::new()),

@@ -13,6 +13,7 @@ use crate::http::rules::fields::loses_indispensable;
 use crate::http::rules::lifetime::{self, Source, Terms, Times};
 use crate::http::rules::request::{Credentials, RequestFacts, RequestMethod};
 use crate::http::rules::steering;
+use crate::http::rules::streams::{SharedStream, is_event_stream};
 use crate::http::rules::target::same_origin_target;
 use crate::http::rules::targeted;
 use crate::http::rules::vary::{self, VaryList};
@@ -50,6 +51,8 @@ pub(crate) struct Plan {
     pub(crate) is_for_wave: bool,
     /// It has no validator, and gets an entity tag from the cache.
     pub(crate) makes_etag: bool,
+    /// The rule by which it is a shared stream.
+    pub(crate) stream: Option<SharedStream>,
 }
 
 impl Plan {
@@ -140,16 +143,23 @@ impl ResponseFacts<'_> {
         // Before anything is read that may be as large as it likes.
         self.check_fields()?;
         refuse_if(self.parts.extensions.get::<ForOneClient>().is_some(), DeclineReason::Nested)?;
-        let DirectiveSet { directives, mut withheld } = self.governing();
+        let DirectiveSet { mut directives, mut withheld } = self.governing();
         self.check_status()?;
         self.check_directives(&directives)?;
+        let stream = self.stream()?;
+        // The rule speaks like a handler: it sets a lifetime, and lifts no other prohibition.
+        let ttl = stream.as_ref().and_then(SharedStream::ttl);
+        directives.no_cache &= ttl.is_none();
+        let has_lifetime = matches!(directives.lifetime, Lifetime::Seconds(1..));
+        let by_rule = ttl.filter(|_| !has_lifetime).map(CacheFor::new);
+        let this = ResponseFacts { cache_for: self.cache_for.or(by_rule.as_ref()), ..self };
         let can_be_validated = self.can_be_validated(&withheld);
         let only_validated = directives.no_cache;
         refuse_if(only_validated && !can_be_validated, DeclineReason::NoCache)?;
         let length = self.check_body()?;
         let coding = Coding::of_response(&self.parts.headers);
         let vary = self.vary(coding)?;
-        let terms = self.terms(&directives, is_for_wave)?;
+        let terms = this.terms(&directives, is_for_wave)?;
         let explicit = directives.is_explicit();
         let by_origin = explicit && terms.source == Source::Origin;
         let permits = self.permits(&directives, by_origin);
@@ -174,6 +184,7 @@ impl ResponseFacts<'_> {
             only_validated,
             is_for_wave,
             makes_etag: self.makes_etag(),
+            stream,
         })
     }
 
@@ -242,8 +253,18 @@ impl ResponseFacts<'_> {
         )?;
         refuse_if(headers.contains_key(header::TRAILER), DeclineReason::Trailers)?;
         refuse_if(loses_indispensable(headers), DeclineReason::Framing)?;
-        refuse_if(is_event_stream(headers), DeclineReason::EventStream)?;
         Ok(length)
+    }
+
+    /// Without a rule of the application, or where it cannot be read, an event stream is for one
+    /// client.
+    fn stream(&self) -> Result<Option<SharedStream>, DeclineReason> {
+        let Parts { status, headers, .. } = self.parts;
+        let is_ok = *status == StatusCode::OK;
+        let stream = if is_ok { SharedStream::of(self.config, headers) } else { Ok(None) };
+        let stream = stream.map_err(|()| DeclineReason::EventStream)?;
+        refuse_if(stream.is_none() && is_event_stream(headers), DeclineReason::EventStream)?;
+        Ok(stream)
     }
 
     /// A coded body is for clients that accept its coding, whatever `Vary` says.
@@ -347,14 +368,6 @@ pub(crate) fn content_length(headers: &HeaderMap) -> Result<Option<u64>, Decline
 
 fn weight(headers: &HeaderMap) -> usize {
     headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum()
-}
-
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    // A list is no media type, but a client that reads its first or last member
-    // waits for events.
-    let is_it = |part: &[u8]| part.trim_ascii().eq_ignore_ascii_case(b"text/event-stream");
-    let mut values = headers.get_all(header::CONTENT_TYPE).iter();
-    values.any(|value| value.as_bytes().split(|b| matches!(b, b';' | b',')).any(is_it))
 }
 
 /// Whether a cookie is surely meant for one person.

@@ -207,8 +207,8 @@ impl CachedResponse {
     }
 
     /// Makes the same with its whole body.
-    pub(crate) fn completed(&self, body: Bytes) -> Self {
-        let (mut headers, body) = (self.headers.clone(), Content::Whole(body));
+    pub(crate) fn completed(&self, body: Content) -> Self {
+        let mut headers = self.headers.clone();
         write_length(&mut headers, self.status, &body);
         if self.has_own_etag {
             etag::write(&mut headers, &body);
@@ -228,7 +228,8 @@ impl CachedResponse {
 
     fn heap_bytes(&self) -> usize {
         let selected_by = self.facts.vary.as_ref().map_or(0, VaryList::heap_bytes);
-        self.body.whole().map_or(0, shared_bytes) + field_bytes(&self.headers) + selected_by
+        let pace = if let Content::Paced(_, pace) = &self.body { pace.heap_bytes() } else { 0 };
+        self.body.whole().map_or(0, shared_bytes) + pace + field_bytes(&self.headers) + selected_by
     }
 }
 
@@ -270,9 +271,10 @@ fn own_values(headers: &mut HeaderMap) {
 /// write it again at every hit.
 fn write_length(headers: &mut HeaderMap, status: StatusCode, body: &Content) {
     let Some(bytes) = body.whole() else { return };
-    // RFC 9110, 8.6: neither of these has one, and that of a 304 would be of a
-    // body that is not here.
-    let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+    // RFC 9110, 8.6: neither status has one, and that of a 304 would be of a body that is not here.
+    // Comments may come between the events of a stream.
+    let has_none = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED)
+        || matches!(body, Content::Paced(..));
     if has_none || status.is_informational() {
         headers.remove(header::CONTENT_LENGTH);
         return;
@@ -520,7 +522,7 @@ mod tests {
         let mut headers = HeaderMap::new();
         let (arriving, _feed) =
             crate::http::body::SharedBody::new(Some(4), ByteBudget::new(4).reserve(4).unwrap());
-        write_length(&mut headers, StatusCode::OK, &Content::Arriving(arriving));
+        write_length(&mut headers, StatusCode::OK, &Content::Arriving(arriving, None));
         assert!(headers.is_empty(), "it may yet break off");
     }
 

@@ -9,6 +9,7 @@ use bytes::{Buf, BufMut, Bytes, BytesMut};
 use http::StatusCode;
 use http::header::{HeaderMap, HeaderName, HeaderValue};
 
+use crate::http::body::{Content, MOST_MARKS, PaceMark, StreamPace};
 use crate::http::rules::codings::{Coding, Codings};
 use crate::http::rules::directives::{Directives, Lifetime, MAX_SECONDS};
 use crate::http::rules::fields::HOP_BY_HOP;
@@ -27,6 +28,9 @@ const RESPONSE: u8 = 3;
 pub(crate) const INDEX: u8 = 4;
 /// A response whose entity tag the cache made.
 const RESPONSE_WITH_OWN_ETAG: u8 = 5;
+/// The pace of a stream; the form of a response follows. A process of an older version does not
+/// read it, and computes the response again.
+const PACE: u8 = 6;
 
 pub(crate) const MAX_FIELDS: usize = 16_384;
 /// The least that a field takes: two lengths, a name, a mark.
@@ -43,10 +47,18 @@ impl Remotable for StoredResponse {
 
     fn decode(bytes: Bytes) -> Option<Self> {
         let mut from = bytes;
-        let read = match from.try_get_u8().ok()? {
+        let mut kind = from.try_get_u8().ok()?;
+        let pace = if kind == PACE { Some(read_pace(&mut from)?) } else { None };
+        if pace.is_some() {
+            kind = from.try_get_u8().ok().filter(|kind| *kind != INDEX)?;
+        }
+        let read = match kind {
             kind @ (RESPONSE | RESPONSE_WITH_OWN_ETAG) => {
                 let mut stored = read_response(&mut from)?;
                 stored.has_own_etag = kind == RESPONSE_WITH_OWN_ETAG;
+                if let (Some(pace), Content::Whole(bytes)) = (pace, &stored.body) {
+                    stored.body = Content::Paced(bytes.clone(), pace);
+                }
                 stored.into()
             }
             INDEX => read_index(&mut from)?.into(),
@@ -66,12 +78,40 @@ fn write_response(stored: &CachedResponse) -> Option<Bytes> {
     let fields = stored.headers.iter();
     let fields = fields.map(|(name, value)| LEAST_FIELD + name.as_str().len() + value.len());
     let mut out = BytesMut::with_capacity(128 + fields.sum::<usize>() + body.len());
+    if let Content::Paced(_, pace) = &stored.body {
+        write_pace(&mut out, pace)?;
+    }
     out.put_u8(if stored.has_own_etag { RESPONSE_WITH_OWN_ETAG } else { RESPONSE });
     write_facts(&mut out, &stored.facts)?;
     write_fields(&mut out, &stored.headers)?;
     out.put_u64(body.len() as u64);
     out.put_slice(body);
     Some(out.freeze())
+}
+
+fn write_pace(out: &mut BytesMut, pace: &StreamPace) -> Option<()> {
+    out.put_u8(PACE);
+    out.put_u32(pace.heartbeat);
+    out.put_u16(u16::try_from(pace.marks.len()).ok()?);
+    for mark in &*pace.marks {
+        out.put_u32(mark.end);
+        out.put_u32(mark.after);
+    }
+    Some(())
+}
+
+/// Marks that are not in order would be read in no order.
+fn read_pace(from: &mut Bytes) -> Option<StreamPace> {
+    let heartbeat = from.try_get_u32().ok()?;
+    let count = usize::from(from.try_get_u16().ok()?);
+    if count > MOST_MARKS || count > from.len() / size_of::<PaceMark>() {
+        return None;
+    }
+    let mut read =
+        || Some(PaceMark { end: from.try_get_u32().ok()?, after: from.try_get_u32().ok()? });
+    let marks = (0..count).map(|_| read()).collect::<Option<Vec<_>>>()?;
+    let is_in_order = |two: &[PaceMark]| two[0].end < two[1].end && two[0].after <= two[1].after;
+    marks.windows(2).all(is_in_order).then(|| StreamPace { marks: marks.into(), heartbeat })
 }
 
 fn read_response(from: &mut Bytes) -> Option<CachedResponse> {

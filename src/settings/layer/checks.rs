@@ -84,7 +84,7 @@ pub(crate) fn cookies(names: &[String]) -> Option<String> {
 const MAX_NAME: usize = 1024;
 
 /// Returns whether a text is a field name (RFC 9110, 5.6.2).
-fn is_token(text: &str) -> bool {
+pub(super) fn is_token(text: &str) -> bool {
     let is_char = |b: u8| b.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&b);
     (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(is_char)
 }

@@ -387,6 +387,29 @@ macro_rules! each_http_setting {
                 /// Only for a body that turned out not to be stored: up to
                 /// [`max_body`](Self::max_body) no client waits for another. Defaults to 5 s.
                 stall_timeout: Duration as "duration" = Duration::from_secs(5), alike;
+                /// Shares event streams, and other streams that the rule names, with all clients that
+                /// ask for the same while they arrive, and stores those that are complete by the rule.
+                /// Defaults to none: an event stream is for one client, and never stored.
+                ///
+                /// [What is cached](crate::guide::what_is_cached) says in *Shared streams* what else
+                /// changes: `no-cache`, `Last-Event-ID`, and the time-outs of bodies. A stream is
+                /// stored up to [`max_body`](Self::max_body).
+                ///
+                /// # Panics
+                ///
+                /// If a text of the rule is empty or has several lines, a content type is none, the
+                /// `ttl` is zero, or the heartbeat shorter than 1 s.
+                ///
+                /// # Examples
+                ///
+                /// ```
+                /// # use std::time::Duration;
+                /// # use tower_stampede::{HttpStampede, Stampede, StreamRule};
+                /// let cache: HttpStampede = Stampede::in_memory(Duration::from_secs(60));
+                /// let rule = StreamRule::last_event("done").ttl(Duration::from_secs(600));
+                /// let layer = cache.http_layer().max_body(8 << 20).share_streams(rule);
+                /// ```
+                share_streams: StreamRule as "plain", check StreamRule::problem;
                 /// Sets whether a range request that finds nothing fresh asks the service for the whole
                 /// response, once for a crowd. It is stored, and each client gets its part of it.
                 /// Defaults to true.

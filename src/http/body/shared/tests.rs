@@ -1,8 +1,11 @@
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::Waker;
+use std::time::Duration;
 
-use crate::budget::ByteBudget;
+use crate::budget::{ByteBudget, Reservation};
 use crate::http::body::shared::*;
+use crate::stream::readers::ReadGate;
 
 const STALL: Duration = Duration::from_secs(5);
 const CHUNK: usize = 1024;

@@ -11,6 +11,7 @@ use crate::flight::door::{self, Conclusion, Destination, StoreChange};
 use crate::http::body::{CollectEnd, Collection, Limits, ResponseBody, SharedBody, SourceBody};
 use crate::http::body::{Content, collect};
 use crate::http::flow::fill;
+use crate::http::flow::lead::kept_stream::KeptStream;
 use crate::http::flow::lead::pump::{ArrivingBody, Pump};
 use crate::http::flow::lead::{Head, OriginOutcome, failed, note_kept};
 use crate::http::flow::lookup::{HttpCaller, is_validated_by_each};
@@ -70,11 +71,13 @@ impl Head {
 
     fn limits(&self, plan: &Plan) -> Limits {
         let rules = &self.caller.request.rules;
+        let (idle, join) = (rules.config.body_idle_timeout, rules.config.body_join_timeout);
         Limits {
             bytes: rules.config.max_body,
             declared: plan.length,
-            idle: rules.config.body_idle_timeout,
-            join: rules.config.body_join_timeout,
+            idle,
+            // Each reader of a shared stream gets it from the beginning, however long it is silent.
+            join: if plan.stream.is_some() { idle } else { join },
             stall: rules.config.stall_timeout,
         }
     }
@@ -125,13 +128,14 @@ impl Head {
         plan: &Plan,
         tags: Box<[Tag]>,
     ) -> Result<(), UnstoredReason> {
+        let is_complete = plan.stream.as_ref().is_none_or(|stream| stream.is_complete(&body));
         let (entry, share) = self.entry(head, Content::Whole(body), plan, tags);
         match share {
-            Recipients::None => self.decline_unshared(),
-            Recipients::Wave => self.share_with_wave(entry),
-            Recipients::All | Recipients::Each => return self.store(&entry),
+            Recipients::All | Recipients::Each if is_complete => return self.store(&entry),
+            Recipients::None | Recipients::Each => self.decline_unshared(),
+            Recipients::All | Recipients::Wave => self.share_with_wave(entry),
         }
-        Err(UnstoredReason::Expired)
+        Err(if is_complete { UnstoredReason::Expired } else { UnstoredReason::Incomplete })
     }
 
     fn share_with_wave(self, entry: StoredEntry) {
@@ -169,7 +173,9 @@ impl Head {
             return OriginOutcome::Response { response, stored, why: Some(why) };
         };
         let (body, feed) = SharedBody::new(limits.declared, reserved);
-        let (entry, share) = self.entry(&head, Content::Arriving(Arc::clone(&body)), plan, tags);
+        let heartbeat = plan.stream.as_ref().and_then(|stream| stream.heartbeat(limits.declared));
+        let content = Content::Arriving(Arc::clone(&body), heartbeat);
+        let (entry, share) = self.entry(&head, content, plan, tags);
         if share == Recipients::None {
             self.decline_unshared();
             let response = Response::from_parts(head, collected.into_body());
@@ -184,13 +190,16 @@ impl Head {
         let scope = self.lead.scope();
         let cache = Arc::clone(&self.caller.request.cache);
         // Before anything can be freed.
-        let own = ResponseBody::reading(body.reader_from_start(true));
+        let own = ResponseBody::live(body.reader_from_start(true), heartbeat, 0);
         for data in collected.so_far.into_iter().filter_map(|frame| frame.into_data().ok()) {
             // There is room: it is reserved.
             feed.push(data);
         }
         let arrival = match share {
-            Recipients::All | Recipients::Each => Some(self.arrive(&entry, head.status)),
+            Recipients::All | Recipients::Each => {
+                let stream = plan.stream.clone().map(|it| KeptStream::new(it, &feed, &limits));
+                Some(self.arrive(&entry, head.status, stream))
+            }
             Recipients::Wave | Recipients::None => {
                 self.share_with_wave(entry);
                 None
@@ -202,7 +211,12 @@ impl Head {
     }
 
     /// Publishes an entry whose body arrives.
-    fn arrive(self, entry: &StoredEntry, status: http::StatusCode) -> ArrivingBody {
+    fn arrive(
+        self,
+        entry: &StoredEntry,
+        status: http::StatusCode,
+        stream: Option<KeptStream>,
+    ) -> ArrivingBody {
         let Self { caller, lead, stale_until, .. } = self;
         let is_for_each = is_validated_by_each(entry);
         let arrival = lead.arrive(Arc::clone(entry), caller, |caller, allowed| {
@@ -210,7 +224,7 @@ impl Head {
             // From now on requests of this kind may be expected elsewhere.
             (!is_for_each).then(|| caller.expected_flight_key())
         });
-        ArrivingBody { arrival, status, stale_until }
+        ArrivingBody { arrival, status, stale_until, stream }
     }
 }
 

@@ -1,51 +1,55 @@
 //! Carries a body from the service to its readers, and the response into
 //! the store once it is complete.
 
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
-use std::time::Duration;
+use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use http::StatusCode;
 use tokio::time::error::Elapsed;
-use tokio::time::{Instant, Sleep, timeout_at};
+use tokio::time::{Instant, timeout_at};
 
 use crate::clock::Tick;
-use crate::flight::door::Arrival;
+use crate::flight::door::{Arrival, Conclusion};
 use crate::http::body::{
-    BodyError, BodyErrorKind, Feed, Limits, Next, ReadGate, SourceBody, poll_bytes,
+    BodyError, BodyErrorKind, Content, Feed, Limits, Next, SourceBody, poll_bytes,
 };
 use crate::http::flow::fill;
+use crate::http::flow::lead::kept_stream::KeptStream;
 use crate::http::flow::lead::{note_declined, note_kept};
 use crate::http::flow::lookup::HttpCaller;
 use crate::http::rules::storable::DeclineReason;
 use crate::http::stored::response::{HttpCache, StoredResponse};
 use crate::mode::Mode;
-
-/// After so many frames other tasks run: a body that is always ready must not
-/// keep its thread from them.
-const FRAMES_AT_ONCE: u32 = 64;
+use crate::stream::shared::Turns;
 
 /// A flight whose answer is published, and whose body arrives.
 pub(super) struct ArrivingBody {
     pub(super) arrival: Arrival<StoredResponse, HttpCaller>,
     pub(super) status: StatusCode,
     pub(super) stale_until: Option<Tick>,
+    /// What a shared stream needs to be stored.
+    pub(super) stream: Option<KeptStream>,
 }
 
 impl ArrivingBody {
     fn complete(self, body: Bytes) {
-        let Self { arrival, .. } = self;
-        if let Some(whole) = fill::completed(arrival.place(), arrival.entry(), body) {
+        let Self { arrival, stream, .. } = self;
+        let content = match stream {
+            None => Some(Content::Whole(body)),
+            Some(stream) => stream.complete(body),
+        };
+        let Some(content) = content else { return arrival.end(Conclusion::NotShared) };
+        if let Some(whole) = fill::completed(arrival.place(), arrival.entry(), content) {
             let cache = Arc::clone(&arrival.place().request.cache);
             let _ = note_kept(&cache, arrival.complete(&whole));
         }
     }
 
     fn decline(self, why: DeclineReason) {
-        let Self { arrival, status, stale_until } = self;
+        let Self { arrival, status, stale_until, .. } = self;
         let conclusion = arrival.place().declined(status, why, stale_until);
         let (key, cache) = (arrival.key().clone(), Arc::clone(&arrival.place().request.cache));
         arrival.end(conclusion);
@@ -83,7 +87,7 @@ pub(super) struct Pump<B> {
     source: Pin<Box<B>>,
     limits: Limits,
     cache: Arc<HttpCache>,
-    frames: u32,
+    turns: Turns,
 }
 
 impl<B: SourceBody> Pump<B> {
@@ -94,7 +98,7 @@ impl<B: SourceBody> Pump<B> {
         limits: Limits,
         cache: Arc<HttpCache>,
     ) -> Self {
-        Self { flight, feed, source, limits, cache, frames: 0 }
+        Self { flight, feed, source, limits, cache, turns: Turns::default() }
     }
 
     /// Dropped at any point, it leaves no client waiting: its flight is abandoned,
@@ -147,6 +151,8 @@ impl<B: SourceBody> Pump<B> {
                 }
                 FrameKind::Data if self.feed.length() > before => {
                     (until, pauses_at) = (self.goes_on(), self.limits.pauses_at());
+                    let stream = self.flight.as_mut().and_then(|flight| flight.stream.as_mut());
+                    stream.into_iter().for_each(|stream| stream.note(self.feed.length()));
                 }
                 // Empty chunks that are always there never let the timer speak.
                 FrameKind::Data if until.is_some_and(|until| until <= Instant::now()) => {
@@ -158,7 +164,7 @@ impl<B: SourceBody> Pump<B> {
                 FrameKind::End => return PumpEnd::Complete,
                 FrameKind::Broken(error) => return PumpEnd::Broken(error),
             }
-            self.let_others_run().await;
+            self.turns.let_others_run().await;
         }
     }
 
@@ -207,7 +213,7 @@ impl<B: SourceBody> Pump<B> {
         };
         match frame.into_data() {
             Ok(data) => {
-                let has_room = self.feed.push(data);
+                let has_room = data.is_empty() || self.feed.push(data);
                 let is_broken = self.limits.is_broken(self.feed.length(), false);
                 match has_room {
                     _ if is_broken => broken_off(),
@@ -216,10 +222,7 @@ impl<B: SourceBody> Pump<B> {
                 }
             }
             Err(frame) => {
-                frame
-                    .into_trailers()
-                    .into_iter()
-                    .for_each(|fields| self.feed.push_trailers(fields));
+                frame.into_trailers().into_iter().for_each(|fields| self.feed.push_tail(fields));
                 FrameKind::Trailers
             }
         }
@@ -228,43 +231,21 @@ impl<B: SourceBody> Pump<B> {
     /// Reads at the speed of the slowest reader, as long as there is one.
     async fn pass(mut self) {
         self.feed.pass();
-        let mut stalls = Box::pin(tokio::time::sleep(Duration::ZERO));
-        while let Some(next) = poll_fn(|cx| self.poll_gated(stalls.as_mut(), cx)).await {
+        let mut stalls = Box::pin(tokio::time::sleep(self.limits.stall));
+        loop {
+            let Self { feed, source, limits, .. } = &mut self;
+            let next = poll_fn(|cx| {
+                let poll = |cx: &mut Context<'_>| poll_bytes(source.as_mut(), cx);
+                feed.poll_gated(limits.stall, stalls.as_mut(), cx, poll)
+            });
+            let Some(next) = next.await else { return };
             match self.hand_on(next) {
                 FrameKind::Data | FrameKind::Excess | FrameKind::Trailers => {
-                    self.let_others_run().await;
+                    self.turns.let_others_run().await;
                 }
                 FrameKind::End => return self.feed.end(),
                 FrameKind::Broken(error) => return self.feed.fail(error),
             }
-        }
-    }
-
-    /// Polls for the next frame if the readers are ready for it; none if there
-    /// are none.
-    fn poll_gated(
-        &mut self,
-        mut stalls: Pin<&mut Sleep>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Next>> {
-        loop {
-            match self.feed.gate(cx, self.limits.stall) {
-                ReadGate::Deserted => return Poll::Ready(None),
-                ReadGate::Open => return poll_bytes(self.source.as_mut(), cx).map(Some),
-                ReadGate::Closed(None) => return Poll::Pending,
-                ReadGate::Closed(Some(at)) => {
-                    stalls.as_mut().reset(at);
-                    ready!(stalls.as_mut().poll(cx));
-                }
-            }
-        }
-    }
-
-    async fn let_others_run(&mut self) {
-        self.frames += 1;
-        if self.frames >= FRAMES_AT_ONCE {
-            self.frames = 0;
-            tokio::task::yield_now().await;
         }
     }
 }

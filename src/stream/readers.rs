@@ -1,35 +1,28 @@
-//! The part of a shared body that is under a lock: the bytes that have come, and the
-//! position of each reader.
+//! The part of a shared stream that is under a lock: what has come, and the position of each
+//! reader.
 
 use std::collections::{BTreeMap, HashMap};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::HeaderMap;
-use http_body::{Frame, SizeHint};
 use parking_lot::MutexGuard;
 use tokio::time::Instant;
 
 use crate::budget::Reservation;
-use crate::http::body::buffer::Buffer;
-use crate::http::body::shared::Gathered;
-use crate::http::body::{BodyError, BodyErrorKind, Next};
-
-/// How far the source may be ahead of the slowest reader once it passes.
-const WINDOW: u64 = 64 << 10;
+use crate::stream::{CutOff, Held, Medium, NextPart, StreamPart};
 
 /// Bounds how often all readers are looked at for stalled ones.
 const LOOKS_PER_STALL: u32 = 50;
 
-#[derive(Default)]
-pub(super) struct BufferState {
-    pub(super) buffer: Buffer,
-    pub(super) trailers: Option<HeaderMap>,
-    pub(super) end: Option<Result<(), BodyError>>,
-    /// What the kept bytes count in; none once the body has ended, or passes.
+pub(crate) struct StreamState<M: Medium> {
+    pub(crate) held: M::Held,
+    pub(crate) tail: Option<M::Tail>,
+    pub(crate) end: Option<Result<(), M::Error>>,
+    /// What the kept bytes count in; none once the stream has ended, or passes.
     reserved: Option<Reservation>,
     passes: bool,
+    /// It has ended because there was no reader.
+    pub(super) is_deserted: bool,
     readers: HashMap<u64, Reading, foldhash::fast::RandomState>,
     next_reader: u64,
     /// How many readers stand where: the slowest is found without asking all.
@@ -46,8 +39,8 @@ struct Reading {
     waker: Option<Waker>,
     /// When it last read something.
     moved: Instant,
-    /// It is the client's whose own request was forwarded.
-    takes_trailers: bool,
+    /// It gets what follows the chunks.
+    takes_tail: bool,
 }
 
 /// Whether the source may be read.
@@ -60,40 +53,64 @@ pub(crate) enum ReadGate {
     Deserted,
 }
 
-/// What is left to do without the lock: tasks to wake, and memory and wakers to
-/// drop, whose code is not ours.
-#[derive(Default)]
-pub(super) struct Loose {
+/// What is left to do without the lock: tasks to wake, and chunks and wakers to drop, whose code
+/// is the user's.
+pub(crate) struct Loose<M: Medium> {
     woken: Vec<Waker>,
     dropped: Vec<Waker>,
-    freed: Vec<Bytes>,
+    freed: Vec<M::Chunk>,
 }
 
-impl Loose {
-    pub(super) fn after(self, lock: MutexGuard<'_, BufferState>) {
+impl<M: Medium> Default for Loose<M> {
+    fn default() -> Self {
+        Self { woken: Vec::new(), dropped: Vec::new(), freed: Vec::new() }
+    }
+}
+
+impl<M: Medium> Loose<M> {
+    pub(super) fn after(self, lock: MutexGuard<'_, StreamState<M>>) {
         drop(lock);
         self.woken.into_iter().for_each(Waker::wake);
         drop((self.dropped, self.freed));
     }
 }
 
-impl BufferState {
-    pub(super) fn new(reserved: Reservation) -> Self {
-        Self { reserved: Some(reserved), ..Self::default() }
+impl<M: Medium> StreamState<M> {
+    pub(super) fn new(reserved: Option<Reservation>) -> Self {
+        Self {
+            held: M::Held::default(),
+            tail: None,
+            end: None,
+            reserved,
+            passes: false,
+            is_deserted: false,
+            readers: HashMap::default(),
+            next_reader: 0,
+            standing: BTreeMap::new(),
+            feeder: None,
+            waited_since: None,
+        }
     }
 
-    pub(super) fn enter(&mut self, takes_trailers: bool) -> u64 {
+    /// Counts what is kept from now on. Returns `false` if there is no room for what came.
+    pub(super) fn count_in(&mut self, mut reserved: Reservation) -> bool {
+        let has_room = reserved.grow_to(self.held.bytes());
+        self.reserved = Some(reserved);
+        has_room
+    }
+
+    pub(super) fn enter(&mut self, takes_tail: bool) -> u64 {
         let id = self.next_reader;
         self.next_reader += 1;
         let moved = Instant::now();
-        self.readers.insert(id, Reading { at: 0, waker: None, moved, takes_trailers });
+        self.readers.insert(id, Reading { at: 0, waker: None, moved, takes_tail });
         *self.standing.entry(0).or_default() += 1;
         id
     }
 
     /// Takes a reader out. It may have been the last reader, the slowest, or one that
     /// waited.
-    pub(super) fn leave(&mut self, id: u64, loose: &mut Loose) {
+    pub(super) fn leave(&mut self, id: u64, loose: &mut Loose<M>) {
         self.forget(id, loose);
         if self.passes || self.readers.is_empty() {
             loose.woken.extend(self.feeder.take());
@@ -101,48 +118,48 @@ impl BufferState {
         self.free(loose);
     }
 
-    fn forget(&mut self, id: u64, loose: &mut Loose) {
+    fn forget(&mut self, id: u64, loose: &mut Loose<M>) {
         if let Some(reading) = self.readers.remove(&id) {
             loose.dropped.extend(reading.waker);
             self.steps_from(reading.at);
         }
     }
 
-    /// Adds bytes. Returns `false` if they are to be kept and there is no room for them.
-    pub(super) fn push(&mut self, chunk: Bytes, loose: &mut Loose) -> bool {
-        self.buffer.push(chunk);
+    /// Adds a chunk. Returns `false` if it is to be kept and there is no room for it.
+    pub(super) fn push(&mut self, chunk: M::Chunk, loose: &mut Loose<M>) -> bool {
+        self.held.push(chunk);
         self.wake_all(loose);
-        let total = self.buffer.end();
+        let total = self.held.bytes();
         self.passes || self.reserved.as_mut().is_none_or(|reserved| reserved.grow_to(total))
     }
 
-    /// Ends the body, unless it has ended.
-    pub(super) fn finish(&mut self, end: Result<(), BodyError>, loose: &mut Loose) {
+    /// Ends the stream, unless it has ended.
+    pub(super) fn finish(&mut self, end: Result<(), M::Error>, loose: &mut Loose<M>) {
         self.end.get_or_insert(end);
         self.reserved = None;
         loose.dropped.extend(self.feeder.take());
         self.wake_all(loose);
     }
 
-    fn wake_all(&mut self, loose: &mut Loose) {
+    fn wake_all(&mut self, loose: &mut Loose<M>) {
         loose.woken.extend(self.readers.values_mut().filter_map(|reading| reading.waker.take()));
     }
 
-    /// From now on no bytes are kept that all readers have read. So none of them count any
-    /// longer: a reader that reads nothing must not keep room from bodies that are kept.
-    pub(super) fn pass(&mut self, loose: &mut Loose) {
+    /// From now on no chunks are kept that all readers have read. So none of them count any
+    /// longer: a reader that reads nothing must not keep room from streams that are kept.
+    pub(super) fn pass(&mut self, loose: &mut Loose<M>) {
         self.passes = true;
         self.reserved = None;
-        // Readers that wait for the whole body wait no more.
+        // Readers that wait for the whole wait no more.
         self.wake_all(loose);
         let now = Instant::now();
         self.readers.values_mut().for_each(|reading| reading.moved = now);
         self.free(loose);
     }
 
-    fn free(&mut self, loose: &mut Loose) {
+    fn free(&mut self, loose: &mut Loose<M>) {
         if self.passes {
-            loose.freed.extend(self.buffer.free_before(self.slowest()));
+            loose.freed.extend(self.held.free_before(self.slowest()));
         }
     }
 
@@ -156,11 +173,11 @@ impl BufferState {
     }
 
     fn slowest(&self) -> u64 {
-        self.standing.keys().next().copied().unwrap_or(self.buffer.end())
+        self.standing.keys().next().copied().unwrap_or(self.held.end())
     }
 
     fn is_open(&self) -> bool {
-        self.buffer.end() - self.slowest() < WINDOW
+        self.held.end() - self.slowest() < M::WINDOW
     }
 
     /// Says whether the source may be read, after stalled readers were evicted;
@@ -169,7 +186,7 @@ impl BufferState {
         &mut self,
         cx: &Context<'_>,
         stall: Duration,
-        loose: &mut Loose,
+        loose: &mut Loose<M>,
     ) -> ReadGate {
         loose.dropped.extend(self.feeder.replace(cx.waker().clone()));
         loop {
@@ -185,18 +202,18 @@ impl BufferState {
     }
 
     /// Wakes the feeder when the last reader goes.
-    pub(super) fn watch(&mut self, cx: &Context<'_>, loose: &mut Loose) {
+    pub(super) fn watch(&mut self, cx: &Context<'_>, loose: &mut Loose<M>) {
         if !self.feeder.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             loose.dropped.extend(self.feeder.replace(cx.waker().clone()));
         }
     }
 
-    /// Ends the body if there is no reader; from then on there can be none.
-    pub(super) fn give_up(&mut self, loose: &mut Loose) -> bool {
+    /// Ends the stream if there is no reader; from then on there can be none.
+    pub(super) fn give_up(&mut self, loose: &mut Loose<M>) -> bool {
         let is_deserted = self.readers.is_empty();
         if is_deserted {
-            let end = Err(BodyError::new(BodyErrorKind::Ended));
-            self.finish(end, loose);
+            self.is_deserted = true;
+            self.finish(Err(M::cut_off(CutOff::Ended)), loose);
         }
         is_deserted
     }
@@ -219,12 +236,12 @@ impl BufferState {
 
     /// The readers that the source waits for.
     fn behind(&self) -> impl Iterator<Item = (u64, &Reading)> {
-        let line = self.buffer.end().saturating_sub(WINDOW);
+        let line = self.held.end().saturating_sub(M::WINDOW);
         let readers = self.readers.iter().filter(move |(_, reading)| reading.at <= line);
         readers.map(|(id, reading)| (*id, reading))
     }
 
-    fn evict(&mut self, now: Instant, stall: Duration, loose: &mut Loose) {
+    fn evict(&mut self, now: Instant, stall: Duration, loose: &mut Loose<M>) {
         let since = self.waited_since.unwrap_or(now);
         let is_due = |reading: &Reading| reading.due(since, stall).is_some_and(|due| due <= now);
         let stalled = self.behind().filter(|(_, reading)| is_due(reading));
@@ -234,23 +251,28 @@ impl BufferState {
         }
     }
 
-    /// Returns the next frame for a reader.
-    pub(super) fn read(&mut self, id: u64, cx: &Context<'_>, loose: &mut Loose) -> Poll<Next> {
+    /// Returns the next part for a reader.
+    pub(super) fn read(
+        &mut self,
+        id: u64,
+        cx: &Context<'_>,
+        loose: &mut Loose<M>,
+    ) -> Poll<NextPart<M>> {
         let Some(reading) = self.readers.get(&id) else {
             // It was there once, so it was evicted.
             let evicted = id < self.next_reader;
-            let kind = if evicted { BodyErrorKind::Stalled } else { BodyErrorKind::Ended };
-            return Poll::Ready(Some(Err(BodyError::new(kind))));
+            let why = if evicted { CutOff::Stalled } else { CutOff::Ended };
+            return Poll::Ready(Some(Err(M::cut_off(why))));
         };
-        if let Some(piece) = self.buffer.at(reading.at) {
-            self.advance(id, piece.len() as u64, loose);
-            return Poll::Ready(Some(Ok(Frame::data(piece))));
+        if let Some((chunk, next)) = self.held.next(reading.at) {
+            self.advance(id, next, loose);
+            return Poll::Ready(Some(Ok(StreamPart::Chunk(chunk))));
         }
         match &self.end {
             Some(Ok(())) => {
-                // They belong to one exchange: other clients read the body without them.
-                let trailers = self.trailers.clone().filter(|_| reading.takes_trailers);
-                Poll::Ready(trailers.map(|fields| Ok(Frame::trailers(fields))))
+                // It belongs to one exchange: other readers get the stream without it.
+                let tail = self.tail.clone().filter(|_| reading.takes_tail);
+                Poll::Ready(tail.map(|tail| Ok(StreamPart::Tail(tail))))
             }
             Some(Err(error)) => Poll::Ready(Some(Err(error.clone()))),
             None => {
@@ -260,43 +282,24 @@ impl BufferState {
         }
     }
 
-    /// Says what a reader that waits at the beginning has of the body, once it is so much or
-    /// all of it.
-    pub(super) fn gather(
-        &mut self,
-        id: u64,
-        enough: u64,
-        cx: &Context<'_>,
-        loose: &mut Loose,
-    ) -> Poll<Gathered> {
-        let is_kept = !self.passes && self.buffer.start() == 0 && self.readers.contains_key(&id);
-        let come = self.buffer.end();
-        match &self.end {
-            _ if !is_kept => Poll::Ready(Gathered::Lost),
-            Some(Ok(())) => {
-                let whole = self.buffer.at(0).unwrap_or_default();
-                // A body that ends is joined into one piece first.
-                let is_whole = whole.len() as u64 == come;
-                Poll::Ready(if is_whole { Gathered::Whole(whole) } else { Gathered::Lost })
-            }
-            Some(Err(_)) => Poll::Ready(Gathered::Lost),
-            None if come >= enough => Poll::Ready(Gathered::Enough),
-            None => {
-                self.wait(id, cx, loose);
-                Poll::Pending
-            }
-        }
+    /// Returns whether a reader can have the whole from its beginning once that has come.
+    pub(crate) fn is_kept_for(&self, id: u64) -> bool {
+        !self.passes && self.held.start() == 0 && self.readers.contains_key(&id)
     }
 
-    fn advance(&mut self, id: u64, by: u64, loose: &mut Loose) {
+    /// Returns where a reader stands.
+    pub(crate) fn position(&self, id: u64) -> Option<u64> {
+        self.readers.get(&id).map(|reading| reading.at)
+    }
+
+    fn advance(&mut self, id: u64, to: u64, loose: &mut Loose<M>) {
         let was_open = self.is_open();
         let Some(reading) = self.readers.get_mut(&id) else { return };
-        let from = reading.at;
-        reading.at += by;
+        let from = std::mem::replace(&mut reading.at, to);
         if self.passes {
             reading.moved = Instant::now();
         }
-        *self.standing.entry(from + by).or_default() += 1;
+        *self.standing.entry(to).or_default() += 1;
         self.steps_from(from);
         if self.passes && !was_open && self.is_open() {
             loose.woken.extend(self.feeder.take());
@@ -306,7 +309,7 @@ impl BufferState {
 
     /// Notes that a reader waits. If it is for slower ones, the feeder looks
     /// after these from now on.
-    fn wait(&mut self, id: u64, cx: &Context<'_>, loose: &mut Loose) {
+    pub(crate) fn wait(&mut self, id: u64, cx: &Context<'_>, loose: &mut Loose<M>) {
         let Some(reading) = self.readers.get_mut(&id) else { return };
         if !reading.waker.as_ref().is_some_and(|waker| waker.will_wake(cx.waker())) {
             loose.dropped.extend(reading.waker.replace(cx.waker().clone()));
@@ -316,22 +319,10 @@ impl BufferState {
         }
     }
 
-    pub(super) fn size_hint(&self, id: u64, declared: Option<u64>) -> SizeHint {
-        let Some(reading) = self.readers.get(&id) else { return SizeHint::default() };
-        let here = self.buffer.end() - reading.at;
-        let mut hint = SizeHint::new();
-        match (&self.end, declared) {
-            (Some(Ok(())), _) => hint.set_exact(here),
-            (_, Some(declared)) => hint.set_exact(declared.saturating_sub(reading.at)),
-            _ => hint.set_lower(here),
-        }
-        hint
-    }
-
-    pub(super) fn is_read(&self, id: u64) -> bool {
+    pub(crate) fn is_read(&self, id: u64) -> bool {
         let is_over = |reading: &Reading| {
-            let has_trailers = reading.takes_trailers && self.trailers.is_some();
-            reading.at == self.buffer.end() && !has_trailers
+            let has_tail = reading.takes_tail && self.tail.is_some();
+            reading.at == self.held.end() && !has_tail
         };
         matches!(self.end, Some(Ok(()))) && self.readers.get(&id).is_some_and(is_over)
     }

@@ -4,6 +4,8 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
+use crate::stream::Held;
+
 /// Shorter chunks are gathered: each for itself would take more room for its
 /// handle than for its bytes.
 const SMALL: usize = 512;
@@ -13,7 +15,7 @@ const GATHERED: usize = 4096;
 /// The bytes from `start` to `end` of a body. Bytes that all readers have read can be
 /// freed at the front.
 #[derive(Debug, Default)]
-pub(super) struct Buffer {
+pub(crate) struct Pieces {
     pieces: VecDeque<Piece>,
     /// What has come in small chunks since the last piece.
     gathered: Vec<u8>,
@@ -26,16 +28,20 @@ struct Piece {
     bytes: Bytes,
 }
 
-impl Buffer {
-    pub(super) fn start(&self) -> u64 {
+impl Held<Bytes> for Pieces {
+    fn start(&self) -> u64 {
         self.pieces.front().map_or_else(|| self.gathered_from(), |piece| piece.from)
     }
 
-    pub(super) fn end(&self) -> u64 {
+    fn end(&self) -> u64 {
         self.end
     }
 
-    pub(super) fn push(&mut self, chunk: Bytes) {
+    fn bytes(&self) -> u64 {
+        self.end
+    }
+
+    fn push(&mut self, chunk: Bytes) {
         let length = chunk.len();
         if length >= SMALL || self.gathered.len() + length > GATHERED {
             self.seal();
@@ -48,31 +54,32 @@ impl Buffer {
         self.end += length as u64;
     }
 
-    /// Returns the next piece from `offset` on, if there are bytes.
-    pub(super) fn at(&self, offset: u64) -> Option<Bytes> {
-        if offset >= self.end {
+    fn next(&self, at: u64) -> Option<(Bytes, u64)> {
+        if at >= self.end {
             return None;
         }
-        if let Some(skip) = offset.checked_sub(self.gathered_from()) {
-            return Some(Bytes::copy_from_slice(&self.gathered[skip as usize..]));
-        }
-        let after = self.pieces.partition_point(|piece| piece.from <= offset);
-        let piece = self.pieces.get(after.checked_sub(1)?)?;
-        Some(piece.bytes.slice((offset - piece.from) as usize..))
+        let piece = if let Some(skip) = at.checked_sub(self.gathered_from()) {
+            Bytes::copy_from_slice(&self.gathered[skip as usize..])
+        } else {
+            let after = self.pieces.partition_point(|piece| piece.from <= at);
+            let piece = self.pieces.get(after.checked_sub(1)?)?;
+            piece.bytes.slice((at - piece.from) as usize..)
+        };
+        let next = at + piece.len() as u64;
+        Some((piece, next))
     }
 
-    /// Gives up the pieces that end before `offset`. They are returned so that
-    /// they are dropped without a lock: a chunk may be memory of the user's.
-    #[must_use = "to be dropped without the lock"]
-    pub(super) fn free_before(&mut self, offset: u64) -> Vec<Bytes> {
-        if offset >= self.end {
+    fn free_before(&mut self, at: u64) -> Vec<Bytes> {
+        if at >= self.end {
             self.gathered.clear();
         }
-        let is_over = |piece: &Piece| piece.from + piece.bytes.len() as u64 <= offset;
+        let is_over = |piece: &Piece| piece.from + piece.bytes.len() as u64 <= at;
         let over = self.pieces.iter().take_while(|piece| is_over(piece)).count();
         self.pieces.drain(..over).map(|piece| piece.bytes).collect()
     }
+}
 
+impl Pieces {
     /// Returns everything there is, in order.
     pub(super) fn all(&mut self) -> Vec<Bytes> {
         self.seal();
@@ -109,9 +116,9 @@ impl Buffer {
 mod tests {
     use super::*;
 
-    fn from(buffer: &Buffer, mut offset: u64) -> Vec<u8> {
+    fn from(buffer: &Pieces, mut offset: u64) -> Vec<u8> {
         let mut read = Vec::new();
-        while let Some(piece) = buffer.at(offset) {
+        while let Some((piece, _)) = buffer.next(offset) {
             assert!(!piece.is_empty());
             offset += piece.len() as u64;
             read.extend_from_slice(&piece);
@@ -122,7 +129,7 @@ mod tests {
     #[test]
     fn every_offset_reads_the_rest_whatever_the_chunks_were() {
         let sizes = [1, 511, 512, 4096, 3, 4095, 600, 1, 511, 511, 511, 2];
-        let mut buffer = Buffer::default();
+        let mut buffer = Pieces::default();
         let mut whole = Vec::new();
         for (n, size) in sizes.iter().cycle().take(100).enumerate() {
             let chunk = vec![n as u8; *size];
@@ -139,7 +146,7 @@ mod tests {
 
     #[test]
     fn small_chunks_are_gathered() {
-        let mut buffer = Buffer::default();
+        let mut buffer = Pieces::default();
         for _ in 0..1 << 16 {
             buffer.push(Bytes::from_static(b"x"));
         }
@@ -149,7 +156,7 @@ mod tests {
 
     #[test]
     fn what_is_freed_is_gone_and_the_rest_stays() {
-        let mut buffer = Buffer::default();
+        let mut buffer = Pieces::default();
         for _ in 0..4 {
             buffer.push(vec![b'x'; 1000].into());
         }
