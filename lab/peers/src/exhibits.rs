@@ -186,7 +186,8 @@ fn faults(found: &[Found]) -> Exhibit {
     columns.extend(taking_part.iter().map(|found| found.peer.name));
     let of = |found: &Found, fault| {
         let cell = found.faults.iter().find(|(of, _)| *of == fault);
-        cell.and_then(|(_, said)| said.clone().ok()).unwrap_or_else(|| "not measured".to_owned())
+        let said = cell.and_then(|(_, finding)| Some(finding.as_ref().ok()?.said.clone()));
+        said.unwrap_or_else(|| "not measured".to_owned())
     };
     let row = |fault: Fault| {
         let cells = taking_part.iter().map(|found| of(found, fault));

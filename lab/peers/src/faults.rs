@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use futures_util::future::{BoxFuture, join_all};
+use serde::{Deserialize, Serialize};
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 
@@ -34,6 +35,9 @@ const LEASE_PATIENCE: Duration = Duration::from_secs(45);
 
 /// How long the readers of a lost message are watched.
 const WATCHED: Duration = Duration::from_secs(5);
+
+/// What must become of a late write.
+const REFUSED: &str = "refused";
 
 /// Requests to a cache whose Redis is away, each for a key of its own.
 const REQUESTS: u64 = 1600;
@@ -156,8 +160,22 @@ impl Fault {
     }
 }
 
-/// What happened, in the words of the table.
-pub(crate) async fn run(peer: &str, fault: Fault) -> String {
+/// What happened.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Finding {
+    /// The cell of the table.
+    pub(crate) said: String,
+    /// Calls, callers and values that are not as they must be with our crate: none.
+    pub(crate) wrong: usize,
+}
+
+impl Finding {
+    fn new(wrong: usize, said: impl Into<String>) -> Self {
+        Self { said: said.into(), wrong }
+    }
+}
+
+pub(crate) async fn run(peer: &str, fault: Fault) -> Finding {
     let start = peers::staged(peer).expect("the peer takes part in faults");
     match fault {
         Fault::WorkHangs => work_hangs(start).await,
@@ -172,7 +190,7 @@ pub(crate) async fn run(peer: &str, fault: Fault) -> String {
     }
 }
 
-async fn work_hangs(start: StartStaged) -> String {
+async fn work_hangs(start: StartStaged) -> Finding {
     let cache = start(Stage { redis: None, time_out: Some(TIME_OUT) }).await;
     let work = Work::new(1, 3_600_000);
     let began = Instant::now();
@@ -188,13 +206,15 @@ async fn work_hangs(start: StartStaged) -> String {
         (answered, last) = (answered + 1, began.elapsed());
     }
     let calls = work.calls();
-    match CROWD - answered {
-        0 => format!("{calls}; all answered after {} ms", last.as_millis()),
-        stuck => format!("{calls}; {stuck} stuck"),
-    }
+    let stuck = CROWD - answered;
+    let said = match stuck {
+        0 => format!("all answered after {} ms", last.as_millis()),
+        stuck => format!("{stuck} stuck"),
+    };
+    Finding::new(stuck + calls.abs_diff(1), format!("{}, {said}", counted(calls)))
 }
 
-async fn invalidated(start: StartStaged) -> String {
+async fn invalidated(start: StartStaged) -> Finding {
     let cache = start(Stage { redis: None, time_out: None }).await;
     let first = tokio::spawn(cache.ask(KEY, Work::new(1, 300)));
     sleep(Duration::from_millis(100)).await;
@@ -204,7 +224,8 @@ async fn invalidated(start: StartStaged) -> String {
     // A store may be written after the caller has its answer.
     sleep(Duration::from_millis(50)).await;
     let stored = cache.ask(KEY, Work::new(3, 10)).await;
-    format!("{}; {}", age(caller), age(stored))
+    let got = [age(caller), age(stored)];
+    Finding::new(not_new(&got), got.join("; "))
 }
 
 /// The value 1 is from before the fault.
@@ -216,19 +237,27 @@ fn age(answer: Result<u64, String>) -> &'static str {
     }
 }
 
-async fn leader_killed(peer: &str, start: StartStaged) -> String {
+fn not_new(got: &[&str]) -> usize {
+    got.iter().filter(|&&age| age != "new").count()
+}
+
+async fn leader_killed(peer: &str, start: StartStaged) -> Finding {
     let server = Server::start();
     let cache = started(start, server.url()).await;
     let leader = Leader::start(peer, &server.url(), Duration::from_secs(60));
     drop(leader);
     let from = Instant::now();
     match timeout(LEASE_PATIENCE, cache.ask(KEY, Work::new(2, 10))).await {
-        Ok(answer) => format!("{}, {:.2} s", age(answer), from.elapsed().as_secs_f64()),
-        Err(_) => format!("none in {} s", LEASE_PATIENCE.as_secs()),
+        Ok(answer) => {
+            let answer = age(answer);
+            let seconds = from.elapsed().as_secs_f64();
+            Finding::new(not_new(&[answer]), format!("{answer}, {seconds:.2} s"))
+        }
+        Err(_) => Finding::new(1, format!("none in {} s", LEASE_PATIENCE.as_secs())),
     }
 }
 
-async fn connections_cut(start: StartStaged) -> String {
+async fn connections_cut(start: StartStaged) -> Finding {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let leading = started(start, proxy.url()).await;
@@ -249,18 +278,20 @@ async fn connections_cut(start: StartStaged) -> String {
     let all = timeout(LEASE_PATIENCE, callers.join_all()).await;
     let calls = work.calls();
     let Ok(all) = all else {
-        return format!("{calls} calls; not all in {} s", LEASE_PATIENCE.as_secs());
+        let said = format!("{}, not all in {} s", counted(calls), LEASE_PATIENCE.as_secs());
+        return Finding::new(1, said);
     };
     let failed = all.iter().filter(|answer| answer.is_err()).count();
     let last = began.elapsed().as_millis();
-    format!("{}, {failed} failed, all answered after {last} ms", counted(calls))
+    let said = format!("{}, {failed} failed, all answered after {last} ms", counted(calls));
+    Finding::new(failed + calls.abs_diff(1), said)
 }
 
 fn counted(calls: usize) -> String {
     format!("{calls} {}", if calls == 1 { "call" } else { "calls" })
 }
 
-async fn leader_frozen(peer: &str, start: StartStaged) -> String {
+async fn leader_frozen(peer: &str, start: StartStaged) -> Finding {
     let server = Server::start();
     let cache = started(start, server.url()).await;
     let mut leader = Leader::start(peer, &server.url(), Duration::from_secs(1));
@@ -272,15 +303,16 @@ async fn leader_frozen(peer: &str, start: StartStaged) -> String {
     let fresh = started(start, server.url()).await;
     let stored = fresh.ask(KEY, Work::new(3, 10)).await;
     let write = match (answer, stored) {
-        (Ok(Ok(2)), Ok(2)) => "refused",
+        (Ok(Ok(2)), Ok(2)) => REFUSED,
         (Ok(Ok(2)), Ok(1)) => "overwrites",
         (Err(_), _) => "the next caller waits on",
         _ => "lost with the newer value",
     };
-    format!("{write}; {caller}")
+    let wrong = usize::from(write != REFUSED) + usize::from(caller != leader::ITS_VALUE);
+    Finding::new(wrong, format!("{write}; {caller}"))
 }
 
-async fn outage(start: StartStaged, begin: fn(&Server), end: fn(&Server)) -> String {
+async fn outage(start: StartStaged, begin: fn(&Server), end: fn(&Server)) -> Finding {
     let server = Arc::new(Server::start());
     let cache = started(start, server.url()).await;
     begin(&server);
@@ -309,17 +341,23 @@ async fn outage(start: StartStaged, begin: fn(&Server), end: fn(&Server)) -> Str
     let mut times: Vec<_> = all.iter().map(|(_, time)| *time).collect();
     times.sort_by(f64::total_cmp);
     let [p50, p99] = [50.0, 99.0].map(|percent| percentile(&times, percent).unwrap_or_default());
-    format!("{failed}; {p50:.0}/{p99:.0}")
+    Finding::new(failed, format!("{failed}; {p50:.0}/{p99:.0}"))
 }
 
-async fn message_lost(start: StartStaged) -> String {
+async fn message_lost(start: StartStaged) -> Finding {
     let lost = stale_after(start, Proxy::cut_subscribers).await;
     let swallowed = stale_after(start, |proxy| proxy.mute_subscribers(true)).await;
-    format!("{lost} / {swallowed}")
+    let said = [lost, swallowed].map(|stale| match stale {
+        Some(stale) => format!("{} ms", stale.as_millis()),
+        None => format!("more than {} s", WATCHED.as_secs()),
+    });
+    let wrong = [lost, swallowed].iter().filter(|stale| stale.is_none()).count();
+    Finding::new(wrong, said.join(" / "))
 }
 
-/// How long a process whose messages are lost serves what another has invalidated.
-async fn stale_after(start: StartStaged, lose: fn(&Proxy)) -> String {
+/// How long a process whose messages are lost serves what another has invalidated; none if it
+/// still does when the watch ends.
+async fn stale_after(start: StartStaged, lose: fn(&Proxy)) -> Option<Duration> {
     let server = Server::start();
     let proxy = Proxy::start(server.port());
     let invalidating = started(start, server.url()).await;
@@ -334,31 +372,31 @@ async fn stale_after(start: StartStaged, lose: fn(&Proxy)) -> String {
     let from = Instant::now();
     while from.elapsed() < WATCHED {
         if age(reading.ask(KEY, Work::new(2, 1)).await) != "old" {
-            return format!("{} ms", from.elapsed().as_millis());
+            return Some(from.elapsed());
         }
         sleep(Duration::from_millis(2)).await;
     }
-    format!("more than {} s", WATCHED.as_secs())
+    None
 }
 
 /// Removes from the server all that the invalidation has written, as an eviction may.
-async fn markers_evicted(start: StartStaged) -> String {
+async fn markers_evicted(start: StartStaged) -> Finding {
     let server = Server::start();
     let cache = started(start, server.url()).await;
     cache.ask(KEY, Work::new(1, 1)).await.expect("the server answers");
     sleep(Duration::from_millis(500)).await;
     let values = keys(&server);
-    let Some(invalidation) = cache.invalidate_tag() else { return "no tags".to_owned() };
+    let Some(invalidation) = cache.invalidate_tag() else {
+        return Finding::new(0, "no tags");
+    };
     invalidation.await.expect("the server answers");
     sleep(Duration::from_millis(500)).await;
     for mark in keys(&server).iter().filter(|key| !values.contains(key)) {
         server.cli(&["DEL", mark]);
     }
     let fresh = started(start, server.url()).await;
-    match age(fresh.ask(KEY, Work::new(2, 1)).await) {
-        "old" => "the invalidated value".to_owned(),
-        other => other.to_owned(),
-    }
+    let got = age(fresh.ask(KEY, Work::new(2, 1)).await);
+    Finding::new(not_new(&[got]), if got == "old" { "the invalidated value" } else { got })
 }
 
 fn keys(server: &Server) -> Vec<String> {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use crate::child;
 use crate::crowd::{Scenario, Wave};
-use crate::faults::Fault;
+use crate::faults::{Fault, Finding};
 use crate::hits::Hits;
 use crate::peers::{self, Peer};
 use crate::redis_support::Server;
@@ -21,8 +21,8 @@ const COMMAND: &str = "cargo run --release -p peers --features pingora -- --out 
 pub(crate) struct Found {
     pub(crate) peer: Peer,
     pub(crate) waves: Vec<(Scenario, Result<Wave, String>)>,
-    /// In their own words; none for peers that take no part.
-    pub(crate) faults: Vec<(Fault, Result<String, String>)>,
+    /// None for peers that take no part.
+    pub(crate) faults: Vec<(Fault, Result<Finding, String>)>,
     pub(crate) hits: Result<Hits, String>,
     pub(crate) allocations: Result<f64, String>,
 }

@@ -12,6 +12,8 @@ use crate::peers;
 
 const BEGUN: &str = "begun";
 
+pub(super) const ITS_VALUE: &str = "its value";
+
 pub(super) struct Leader {
     process: Child,
     lines: BufReader<ChildStdout>,
@@ -79,7 +81,7 @@ pub(crate) async fn lead(peer: &str, millis: u64, url: &str) {
     }
     println!("{BEGUN}");
     match asked.await.expect("the work does not panic") {
-        Ok(1) => println!("its value"),
+        Ok(1) => println!("{ITS_VALUE}"),
         Ok(_) => println!("the newer value"),
         Err(_) => println!("an error"),
     }
