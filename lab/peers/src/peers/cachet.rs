@@ -57,7 +57,9 @@ async fn both(url: &str) -> Arc<Cachet<u64, Bytes>> {
     let second: CacheBuilder<u64, Bytes, _> =
         Cachet::builder(clock.clone()).storage(OnRedis(connection));
     let first = Cachet::builder(clock).memory_with(|memory| memory.max_capacity(ENTRIES));
-    let both = first.ttl(TTL).fallback(second.ttl(TTL));
+    // The server expires its values. With a lifetime, the tier would take them for expired, because
+    // they do not say when they were stored.
+    let both = first.ttl(TTL).fallback(second);
     Arc::new(both.stampede_protection().build())
 }
 
