@@ -36,7 +36,7 @@ const LEASE_PATIENCE: Duration = Duration::from_secs(45);
 /// How long the readers of a lost message are watched.
 const WATCHED: Duration = Duration::from_secs(5);
 
-/// What must become of a late write.
+/// Said of a late write that changes nothing.
 const REFUSED: &str = "refused";
 
 /// Requests to a cache whose Redis is away, each for a key of its own.
@@ -165,7 +165,7 @@ impl Fault {
 pub(crate) struct Finding {
     /// The cell of the table.
     pub(crate) said: String,
-    /// Calls, callers and values that are not as they must be with our crate: none.
+    /// How many calls, callers or values break a rule. With our crate it must be 0.
     pub(crate) wrong: usize,
 }
 
