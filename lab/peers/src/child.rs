@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 
 /// Longer than any takes that ends by itself.
-const PATIENCE: Duration = Duration::from_secs(40);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs a program and reads what it prints; or tells what it died of.
 pub(crate) fn ask<T: DeserializeOwned>(program: &Path, args: &[&str]) -> Result<T, String> {

@@ -1,6 +1,7 @@
 //! What is to be seen.
 
 use crate::crowd::{Scenario, Wave};
+use crate::faults::Fault;
 use crate::hits::Hits;
 use crate::peers::Kind;
 use crate::report::{Axis, BarSeries, Cell, Content, Exhibit, Scale};
@@ -19,6 +20,7 @@ pub(crate) fn of(found: &[Found]) -> Vec<Exhibit> {
     exhibits.extend([Kind::Http, Kind::Function].map(|kind| time_of_hits(found, kind)));
     exhibits.push(allocations(found));
     exhibits.extend(CROWDS.map(|table| crowds(found, table)));
+    exhibits.push(faults(found));
     exhibits.extend([Kind::Function, Kind::Http].map(|kind| hits(found, kind)));
     exhibits.push(configurations(found));
     exhibits
@@ -175,6 +177,26 @@ fn said(wave: &Wave) -> String {
     let happened = counts.iter().filter(|(count, _)| *count > 0);
     happened.for_each(|(count, what)| said += &format!("; {count} {what}"));
     said
+}
+
+/// A column for each peer that takes part: there are more faults than such peers.
+fn faults(found: &[Found]) -> Exhibit {
+    let taking_part: Vec<_> = found.iter().filter(|found| !found.faults.is_empty()).collect();
+    let mut columns = vec!["one run each"];
+    columns.extend(taking_part.iter().map(|found| found.peer.name));
+    let of = |found: &Found, fault| {
+        let cell = found.faults.iter().find(|(of, _)| *of == fault);
+        let said = cell.and_then(|(_, finding)| Some(finding.as_ref().ok()?.said.clone()));
+        said.unwrap_or_else(|| "not measured".to_owned())
+    };
+    let row = |fault: Fault| {
+        let cells = taking_part.iter().map(|found| of(found, fault));
+        std::iter::once(fault.title().to_owned()).chain(cells).map(Cell::Text).collect()
+    };
+    let rows = Fault::ALL.into_iter().map(row).collect();
+    let caption = "Each fault is one run, in a process and on a server of its own, with the \
+                   settings that the crate is built with.";
+    table("faults", "Faults", caption, &columns, rows)
 }
 
 fn hits(found: &[Found], kind: Kind) -> Exhibit {

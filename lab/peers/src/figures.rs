@@ -1,6 +1,7 @@
 //! The numbers, and what ours have to be.
 
 use crate::crowd::{CROWD, ROUNDS, Scenario, Wave};
+use crate::faults::Fault;
 use crate::hits::{Cost, SINGLE_HITS, SLICES};
 use crate::peers::{Kind, Peer};
 use crate::report::{Figure, Role};
@@ -13,6 +14,9 @@ pub(crate) fn of(found: &Found) -> Vec<Figure> {
         .filter_map(|scenario| Some((scenario, found.wave(scenario)?)))
         .flat_map(|(scenario, wave)| of_wave(peer, scenario, wave))
         .collect();
+    for (fault, finding) in &found.faults {
+        figures.extend(finding.as_ref().ok().map(|finding| of_fault(peer, *fault, finding.wrong)));
+    }
     if let Ok(hits) = &found.hits {
         figures.extend(of_cost(peer, "hit", "a hit, one task and key", &hits.one_task));
         let says = "a hit, 64 tasks on 2 threads, 10,000 keys";
@@ -75,6 +79,13 @@ fn bounded(scenario: Scenario, figure: Figure) -> Figure {
     }
 }
 
+fn of_fault(peer: &Peer, fault: Fault, wrong: usize) -> Figure {
+    let id = format!("peers.{}.fault.{}", peer.id, fault.id());
+    let says = format!("{}, {}: not as it must be", peer.name, fault.title());
+    let figure = Figure::new(&id, &says, wrong as f64, "", "one run");
+    if peer.role == Role::Ours { figure.at_most(0.0).or_fail() } else { figure }
+}
+
 fn of_cost(peer: &Peer, what: &str, says: &str, cost: &Cost) -> [Figure; 2] {
     let id = |unit: &str| format!("peers.{}.{what}_{unit}", peer.id);
     let statistic = format!("median of {SLICES} paired slices");
@@ -104,9 +115,10 @@ fn of_allocations(peer: &Peer, allocations: f64) -> Figure {
 
 fn complete(found: &Found) -> Figure {
     let measured = found.waves.iter().filter(|(_, wave)| wave.is_ok()).count()
+        + found.faults.iter().filter(|(_, finding)| finding.is_ok()).count()
         + usize::from(found.hits.is_ok())
         + usize::from(found.allocations.is_ok());
-    let wanted = (found.waves.len() + 2) as f64;
+    let wanted = (found.waves.len() + found.faults.len() + 2) as f64;
     let id = format!("peers.{}.measured", found.peer.id);
     let says = format!("{}: measurements that came to an end", found.peer.name);
     Figure::new(&id, &says, measured as f64, "", "count").at_least(wanted).or_fail()

@@ -13,6 +13,7 @@ mod child;
 mod crowd;
 mod docs;
 mod exhibits;
+mod faults;
 mod figures;
 mod hits;
 mod origin;
@@ -30,8 +31,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use lexopt::prelude::*;
+use tokio::runtime::{Builder, Runtime};
 
 use crowd::Scenario;
+use faults::Fault;
 use report::Part;
 
 /// What the command line says.
@@ -42,6 +45,8 @@ struct Flags {
     from: Option<PathBuf>,
     only: Option<Vec<String>>,
     play: Option<(String, String)>,
+    fault: Option<(String, String)>,
+    lead: Option<(String, String)>,
     hits: Option<String>,
     redis: Option<String>,
 }
@@ -57,6 +62,14 @@ pub fn run() -> ExitCode {
     };
     if let Some((peer, scenario)) = &flags.play {
         play(peer, Scenario::named(scenario), flags.redis.as_deref());
+    }
+    if let Some((peer, fault)) = &flags.fault {
+        print(&runtime().block_on(faults::run(peer, Fault::named(fault))));
+    }
+    if let (Some((peer, millis)), Some(url)) = (&flags.lead, &flags.redis) {
+        let millis = millis.parse().expect("the work has its length in milliseconds");
+        runtime().block_on(faults::lead(peer, millis, url));
+        std::process::exit(0);
     }
     if let Some(peer) = &flags.hits {
         print(&hits::measure(&peers::named(peer)));
@@ -92,6 +105,8 @@ fn flags() -> Result<Flags, lexopt::Error> {
                 flags.only = Some(names.split(',').map(str::to_owned).collect());
             }
             Long("play") => flags.play = Some((args.value()?.string()?, args.value()?.string()?)),
+            Long("fault") => flags.fault = Some((args.value()?.string()?, args.value()?.string()?)),
+            Long("lead") => flags.lead = Some((args.value()?.string()?, args.value()?.string()?)),
             Long("hits") => flags.hits = Some(args.value()?.string()?),
             Long("redis") => flags.redis = Some(args.value()?.string()?),
             other => return Err(other.unexpected()),
@@ -110,10 +125,12 @@ fn play(peer: &str, scenario: Scenario, redis: Option<&str>) -> ! {
         // The scenario wants the panic, so it is not reported.
         std::panic::set_hook(Box::new(|_| {}));
     }
-    let runtime =
-        tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
-    let runtime = runtime.expect("a runtime starts");
-    print(&runtime.block_on(crowd::run(&peers::named(peer), scenario, redis)))
+    print(&runtime().block_on(crowd::run(&peers::named(peer), scenario, redis)))
+}
+
+fn runtime() -> Runtime {
+    let runtime = Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    runtime.expect("a runtime starts")
 }
 
 /// And leaves: a runtime in which something spins would not end.

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use crate::child;
 use crate::crowd::{Scenario, Wave};
+use crate::faults::{Fault, Finding};
 use crate::hits::Hits;
 use crate::peers::{self, Peer};
 use crate::redis_support::Server;
@@ -20,6 +21,8 @@ const COMMAND: &str = "cargo run --release -p peers --features pingora -- --out 
 pub(crate) struct Found {
     pub(crate) peer: Peer,
     pub(crate) waves: Vec<(Scenario, Result<Wave, String>)>,
+    /// None for peers that take no part.
+    pub(crate) faults: Vec<(Fault, Result<Finding, String>)>,
     pub(crate) hits: Result<Hits, String>,
     pub(crate) allocations: Result<f64, String>,
 }
@@ -92,10 +95,17 @@ impl Programs {
             (scenario, wave)
         };
         let waves = Scenario::ALL.into_iter().filter(is_possible).map(play).collect();
+        let has_part = redis.is_some() && peers::staged(peer.id).is_some();
+        let faults = Fault::ALL.into_iter().filter(|_| has_part).map(|fault| {
+            let found = child::ask(&self.this, &["--fault", peer.id, fault.id()]);
+            println!("{}, {}: {found:?}", peer.name, fault.id());
+            (fault, found)
+        });
+        let faults = faults.collect();
         let hits = child::ask(&self.this, &["--hits", peer.id]);
         let allocations = child::ask(&self.allocations, &[peer.id]);
         println!("{}: {hits:?}, allocations {allocations:?}", peer.name);
-        Found { waves, hits, allocations, peer }
+        Found { waves, faults, hits, allocations, peer }
     }
 }
 
@@ -141,9 +151,11 @@ fn troubles(found: &Found) -> Vec<String> {
         .waves
         .iter()
         .filter_map(|(scenario, wave)| Some((scenario.id(), wave.as_ref().err()?)));
+    let faults = found.faults.iter();
+    let faults = faults.filter_map(|(fault, found)| Some((fault.id(), found.as_ref().err()?)));
     let hits = found.hits.as_ref().err().map(|error| ("hits", error));
     let allocations = found.allocations.as_ref().err().map(|error| ("allocations", error));
-    let all = waves.chain(hits).chain(allocations);
+    let all = waves.chain(faults).chain(hits).chain(allocations);
     all.map(|(what, error)| format!("{}, {what}: not measured, {error}.", found.peer.name))
         .collect()
 }

@@ -1,7 +1,9 @@
 //! The caches that we compare ourselves with, each set up as its own documentation says.
 
+mod amalgam;
 mod axum_response_cache;
 mod bare;
+mod cachet;
 mod floor;
 mod foyer;
 mod hitbox;
@@ -21,6 +23,7 @@ use std::time::Duration;
 
 use futures_util::future::BoxFuture;
 
+use crate::faults::{Stage, Staged};
 use crate::origin::Origin;
 use crate::report::Role;
 use crate::subject::Subject;
@@ -74,6 +77,8 @@ pub(crate) fn all() -> Vec<Peer> {
         moka::peer(),
         quick_cache::peer(),
         foyer::peer(),
+        amalgam::peer(),
+        cachet::peer(),
         ours_http::peer(),
         tower_http_cache::peer(),
         hitbox::peer(),
@@ -90,4 +95,15 @@ pub(crate) fn all() -> Vec<Peer> {
 pub(crate) fn named(id: &str) -> Peer {
     let peer = all().into_iter().find(|peer| peer.id == id);
     peer.unwrap_or_else(|| panic!("no peer is called {id}"))
+}
+
+pub(crate) type StartStaged = fn(Stage) -> BoxFuture<'static, Arc<dyn Staged>>;
+
+/// The peers that have a second level or a place for one, by their names, and how each is
+/// started for the faults.
+pub(crate) const STAGED: [(&str, StartStaged); 3] =
+    [("ours", ours::staged), ("amalgam", amalgam::staged), ("cachet", cachet::staged)];
+
+pub(crate) fn staged(id: &str) -> Option<StartStaged> {
+    STAGED.into_iter().find(|(name, _)| *name == id).map(|(_, start)| start)
 }
