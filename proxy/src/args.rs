@@ -11,6 +11,7 @@ use clap::Parser;
 use tower_stampede::SetCookie;
 
 use crate::access_log::{Destination, Format};
+use crate::command::Command;
 use crate::own_values::{
     at_most, cookie_name, exemption, field_pattern, host, host_header, lifetime_field, origin,
     path, query_name, set_cookie, status_ttl, tag_field,
@@ -28,6 +29,8 @@ use crate::texts::{address, at_least_one, bytes, milliseconds, namespace, some_t
     name = "stampede-proxy",
     version,
     args_override_self = true,
+    args_conflicts_with_subcommands = true,
+    disable_help_subcommand = true,
     max_term_width = 100,
     after_help = "Ctrl-C and SIGTERM end it gracefully. SIGHUP reads the configuration file, the \
                   certificates and the access log's file anew. docs/reverse-proxy.md has the \
@@ -70,6 +73,9 @@ pub(crate) struct Args {
     connections: ConnectionArgs,
     #[command(flatten)]
     operators: OperatorArgs,
+    /// What to do in place of serving.
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
 }
 
 #[derive(Clone, Debug, clap::Args)]

@@ -15,6 +15,7 @@
 //!   service that asks the origin. That is `origin`, on the connections of `pool`.
 //! - `manifest`: what a process leaves to the next one.
 //! - `operators`, `status`, `access_log`: what operators see.
+//! - `command` and `init`: what the program does besides serving.
 //!
 //! `connection`, `limits`, `listen`, `metrics_off`, `signal`, `size` and `texts` are symbolic links:
 //! the proxy shares these files with the example `web_server` and with the library, and a package
@@ -41,6 +42,7 @@ mod access_log;
 mod alarm;
 mod args;
 mod checks;
+mod command;
 mod config;
 mod connection;
 mod connector;
@@ -52,6 +54,7 @@ mod forward;
 mod front;
 mod host;
 mod incoming;
+mod init;
 mod layers;
 mod limits;
 mod listen;
@@ -96,6 +99,12 @@ fn main() -> ExitCode {
             return ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2));
         }
     };
+    if let Some(command) = &args.command {
+        return match command.run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(reason) => fail(reason),
+        };
+    }
     let config = match Config::load(&args) {
         Ok(config) => config,
         Err(wrong) => return refuse(&wrong),
@@ -103,7 +112,7 @@ fn main() -> ExitCode {
     // Before the cache: it makes its meters when it is built.
     let metrics = match Metrics::install("proxy") {
         Ok(metrics) => metrics,
-        Err(error) => return fail(&*error),
+        Err(error) => return fail(error),
     };
     let cache = match config.settings.cache() {
         Ok(cache) => cache,
@@ -115,14 +124,14 @@ fn main() -> ExitCode {
     }
     let runtime = match tokio::runtime::Runtime::new() {
         Ok(runtime) => runtime,
-        Err(error) => return fail(&error),
+        Err(error) => return fail(error),
     };
     let result = runtime.block_on(run(args, config, &cache, Status::new(metrics)));
     // A reload that waits for a file, or a look-up of a name, does not hold the end up.
     runtime.shutdown_background();
     match result {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&*error),
+        Err(error) => fail(error),
     }
 }
 
@@ -135,7 +144,7 @@ fn refuse(wrong: &[String]) -> ExitCode {
 }
 
 /// Ends a start, or a run, that something outside prevented.
-fn fail(error: &dyn Error) -> ExitCode {
+fn fail(error: impl std::fmt::Display) -> ExitCode {
     eprintln!("stampede-proxy: {error}");
     ExitCode::FAILURE
 }

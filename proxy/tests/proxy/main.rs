@@ -6,6 +6,8 @@ mod kit;
 #[cfg(unix)]
 mod claims;
 #[cfg(unix)]
+mod commands;
+#[cfg(unix)]
 mod config;
 #[cfg(target_os = "linux")]
 mod crowds;
