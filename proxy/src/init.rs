@@ -146,7 +146,7 @@ fn describe(text: &mut String, url: &str, page: &FrontPage) {
     text.push_str(match is_stored {
         true => "# So the proxy stores this page, and all clients share it.\n",
         false => {
-            "# So the proxy does not store this page. docs/what-is-cached.md explains the words of\n\
+            "# So the proxy does not store this page. docs/http.md explains the words of\n\
              # Cache-Status.\n"
         }
     });
