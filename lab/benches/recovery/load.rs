@@ -78,6 +78,8 @@ pub(crate) struct Run {
     pub(crate) calls: usize,
     pub(crate) wasted: usize,
     pub(crate) most_at_once: usize,
+    /// How long the clients took that came from the flush on and were served.
+    pub(crate) times: Vec<Duration>,
 }
 
 impl Run {

@@ -6,18 +6,25 @@
 //! keys by Zipf, give up after a second and come back three times. The origin has a capacity, and works
 //! less well above it. At 10 s the cache is flushed. `--curve` prints the goodput of each second.
 //!
+//! `--below` compares the times of clients below the capacity, without a flush.
+//! `--out DIR` runs four of them once, and draws the picture of README.md.
+//!
 //! `cargo bench -p tower-stampede-lab --bench recovery -- --real` runs it in real time with processes of the
 //! system on a real Redis: see `real.rs`.
 
 mod contestants;
 mod load;
 mod origin;
+mod picture;
 #[cfg(unix)]
 mod real;
 #[cfg(unix)]
 #[path = "../../../tests/kit/redis/mod.rs"]
 mod redis_support;
+#[path = "../../../benches/report/mod.rs"]
+mod report;
 
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,7 +38,7 @@ const KEYS: usize = 5000;
 /// When the last client comes, in seconds.
 const END: usize = 80;
 
-fn run(contestant: Contestant, zipf: &Arc<Zipf>, rate: f64, seed: u64) -> Run {
+fn run(contestant: Contestant, zipf: &Arc<Zipf>, rate: f64, seed: u64, has_flush: bool) -> Run {
     fastrand::seed(seed);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -50,6 +57,7 @@ fn run(contestant: Contestant, zipf: &Arc<Zipf>, rate: f64, seed: u64) -> Run {
         }
         let began = Instant::now();
         let seconds = Arc::new(Mutex::new(vec![Second::default(); END]));
+        let times = Arc::new(Mutex::new(Vec::new()));
         let mut next = 0.0;
         let mut begun_at_flush = None;
         loop {
@@ -59,17 +67,24 @@ fn run(contestant: Contestant, zipf: &Arc<Zipf>, rate: f64, seed: u64) -> Run {
             }
             tokio::time::sleep_until(began + Duration::from_secs_f64(next)).await;
             if begun_at_flush.is_none() && next >= FLUSH as f64 {
-                cache.flush().await;
+                if has_flush {
+                    cache.flush().await;
+                }
                 begun_at_flush = Some(calls.begun());
             }
             let at = next as usize;
             seconds.lock()[at].asked += 1;
             let (cache, calls, seconds) = (cache.clone(), calls.clone(), seconds.clone());
+            let times = times.clone();
             let key = zipf.draw();
             tokio::spawn(async move {
+                let came = Instant::now();
                 if let Some(value) = client(|| cache.get(key, &calls)).await {
                     calls.receive(&value);
                     seconds.lock()[at].served += 1;
+                    if at >= FLUSH {
+                        times.lock().push(came.elapsed());
+                    }
                 }
             });
         }
@@ -78,36 +93,45 @@ fn run(contestant: Contestant, zipf: &Arc<Zipf>, rate: f64, seed: u64) -> Run {
         tokio::time::sleep(Duration::from_secs(8)).await;
         let (calls_of_all, wasted) = (begun.len(), calls.wasted(begun));
         let seconds = seconds.lock().clone();
-        Run { seconds, calls: calls_of_all, wasted, most_at_once: origin.most_at_once() }
+        let (most_at_once, times) = (origin.most_at_once(), times.lock().clone());
+        Run { seconds, calls: calls_of_all, wasted, most_at_once, times }
     };
     let run = runtime.block_on(clients);
     runtime.shutdown_background();
     run
 }
 
-fn main() {
+fn main() -> ExitCode {
     #[cfg(unix)]
     if real::work_if_told() {
-        return;
+        return ExitCode::SUCCESS;
     }
     let args: Vec<String> = std::env::args().skip(1).collect();
     // Under `cargo test` there is nothing to measure.
     if !args.iter().any(|arg| arg == "--bench") {
-        return;
+        return ExitCode::SUCCESS;
     }
     #[cfg(unix)]
     if args.iter().any(|arg| arg == "--real") {
-        return real::measure(&args);
+        real::measure(&args);
+        return ExitCode::SUCCESS;
     }
     let after = |flag: &str| args.iter().skip_while(|arg| *arg != flag).nth(1).cloned();
     let seeds: u64 = after("--seeds").map_or(100, |it| it.parse().expect("a number"));
     let only = after("--only").unwrap_or_default();
     let with_curve = args.iter().any(|arg| arg == "--curve");
     let zipf = Arc::new(Zipf::new(KEYS, TTL));
+    if args.iter().any(|arg| arg == "--below") {
+        below_capacity(&zipf, seeds);
+        return ExitCode::SUCCESS;
+    }
     for load in [0.95, 1.10] {
         let rate = zipf.rate_for(load * capacity());
         let set = zipf.working_set(rate);
         let bound = 2.0 * MEAN.as_secs_f64() + set / capacity();
+        if let Some(out) = report::out_directory(&args) {
+            return picture::draw(&out, &zipf, (rate, bound), |it| run(it, &zipf, rate, 1, true));
+        }
         println!(
             "\nload {load}: {rate:.0} requests/s, origin {:.0} calls/s, working set {set:.0}, \
              bound {bound:.1} s\n",
@@ -123,9 +147,37 @@ fn main() {
                 // The origin has millions of calls then, and each run takes half a minute.
                 let seeds = if contestant.is_bounded() { seeds } else { seeds.div_ceil(20) };
                 let runs: Vec<Run> =
-                    (1..=seeds).map(|seed| run(contestant, &zipf, rate, seed)).collect();
+                    (1..=seeds).map(|seed| run(contestant, &zipf, rate, seed, true)).collect();
                 print(contestant, &runs, bound, with_curve);
             }
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Prints what a bound costs where none is needed: nothing is flushed, and the origin bears the load.
+fn below_capacity(zipf: &Arc<Zipf>, seeds: u64) {
+    println!("| load | | p99 of clients, ms | p99.9 | served |\n| --- | --- | --- | --- | --- |");
+    for load in [0.5, 0.8] {
+        let rate = zipf.rate_for(load * capacity());
+        for contestant in [Contestant::Default, Contestant::Adaptive(4)] {
+            let runs: Vec<Run> =
+                (1..=seeds).map(|seed| run(contestant, zipf, rate, seed, false)).collect();
+            let mut times: Vec<Duration> =
+                runs.iter().flat_map(|it| it.times.iter().copied()).collect();
+            times.sort_unstable();
+            let millis = |percent| {
+                let time = report::percentile(&times, percent).unwrap_or_default();
+                format!("{:.1}", time.as_secs_f64() * 1e3)
+            };
+            let served = runs.iter().map(|it| it.goodput(FLUSH, END)).sum::<f64>() / seeds as f64;
+            println!(
+                "| {load} | {} | {} | {} | {:.2} % |",
+                contestant.name(),
+                millis(99.0),
+                millis(99.9),
+                100.0 * served
+            );
         }
     }
 }

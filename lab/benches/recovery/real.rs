@@ -203,8 +203,13 @@ impl Scene {
         // Calls are numbered from one.
         let ended = origin.begun();
         let wasted = (begun + 1..=ended).filter(|call| !is_received[*call]).count();
-        let run =
-            Run { seconds, calls: ended - begun, wasted, most_at_once: origin.most_at_once() };
+        let run = Run {
+            seconds,
+            calls: ended - begun,
+            wasted,
+            most_at_once: origin.most_at_once(),
+            times: vec![],
+        };
         runtime.shutdown_background();
         Seen { kind: self.kind, processes: self.processes, run, latest, busy }
     }
