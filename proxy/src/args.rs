@@ -224,6 +224,9 @@ struct ClientArgs {
     /// How many requests that others may share go to the origin at once [default: 1024]
     #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     max_computations: Option<usize>,
+    /// Find how many by how long they take, from N up to --max-computations [default: a fixed number]
+    #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
+    min_computations: Option<usize>,
     /// The same for all other requests, until their response begins [default: no bound]
     #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     max_forwarded: Option<usize>,
@@ -420,6 +423,7 @@ impl ClientArgs {
         );
         take_some!(
             self.max_computations => to.max_computations,
+            self.min_computations => to.min_computations,
             self.max_forwarded => to.max_forwarded,
         );
     }

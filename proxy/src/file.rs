@@ -186,6 +186,7 @@ fn read_waiting(root: &Section<'_, '_>, to: &mut Settings) {
         set(&waiting, "body_join_timeout", some_duration, &mut to.body_join_timeout);
         set_some(&waiting, "lease", some_duration, &mut to.lease);
         set_some(&waiting, "max_computations", count, &mut to.max_computations);
+        set_some(&waiting, "min_computations", count, &mut to.min_computations);
         set_some(&waiting, "max_forwarded", count, &mut to.max_forwarded);
         waiting.finish();
     }

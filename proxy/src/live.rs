@@ -202,7 +202,8 @@ pub(crate) fn report(line: &str) {
 fn takes_a_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
     let limits = |settings: &Settings| format!("{:?}", settings.limits);
     let waiting = |settings: &Settings| {
-        (settings.wait_timeout, settings.compute_timeout, settings.lease, settings.max_computations)
+        let computations = (settings.min_computations, settings.max_computations);
+        (settings.wait_timeout, settings.compute_timeout, settings.lease, computations)
     };
     let drain = |settings: &Settings| {
         (settings.drain_delay, settings.drain_timeout, settings.manifest.clone())
@@ -211,7 +212,10 @@ fn takes_a_restart(old: &Settings, new: &Settings) -> Vec<&'static str> {
         ("listen", old.listen != new.listen),
         ("tls on or off", old.tls.is_some() != new.tls.is_some()),
         ("redis", (old.redis_url, &old.namespace) != (new.redis_url, &new.namespace)),
-        ("wait_timeout, compute_timeout, lease or max_computations", waiting(old) != waiting(new)),
+        (
+            "wait_timeout, compute_timeout, lease, min_computations or max_computations",
+            waiting(old) != waiting(new),
+        ),
         ("max_bytes", old.max_bytes != new.max_bytes),
         ("underscores_in_headers", old.underscores_in_headers != new.underscores_in_headers),
         ("connections", limits(old) != limits(new)),

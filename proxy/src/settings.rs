@@ -110,6 +110,7 @@ pub(crate) struct Settings {
     pub(crate) websocket_idle: Duration,
     pub(crate) origin_idle: Duration,
     pub(crate) max_computations: Option<usize>,
+    pub(crate) min_computations: Option<usize>,
     pub(crate) max_forwarded: Option<usize>,
     pub(crate) client_bits: ClientBits,
     pub(crate) rules: Vec<Rule>,
@@ -166,6 +167,7 @@ impl Default for Settings {
             websocket_idle: Duration::from_secs(600),
             origin_idle: Duration::from_secs(300),
             max_computations: None,
+            min_computations: None,
             max_forwarded: None,
             client_bits: ClientBits::default(),
             rules: Vec::new(),
@@ -259,6 +261,9 @@ impl Settings {
         if let Some(max) = self.max_computations {
             cache = cache.max_computations(max);
         }
+        if let Some(min) = self.min_computations {
+            cache = cache.min_computations(min);
+        }
         if let Some(wait_timeout) = self.wait_timeout {
             cache = cache.wait_timeout(wait_timeout);
         }
@@ -288,6 +293,7 @@ fn explain(error: &ConfigError) -> String {
             "stale_if_error" => "--stale-if-error-ms",
             "max_bytes" => "`cache.max_bytes`",
             "max_computations" => "--max-computations",
+            "min_computations" => "--min-computations",
             "wait_timeout" => "--wait-timeout-ms",
             "compute_timeout" => "--compute-timeout-ms",
             "lease" => "--lease-ms",

@@ -116,6 +116,7 @@ impl Meters {
         self.current();
         self.of(Metric::Inflight, &[]).set(stats.flights as f64);
         self.of(Metric::Waiters, &[]).set(stats.waiting as f64);
+        self.of(Metric::ComputationLimit, &[]).set(stats.computation_limit as f64);
         self.of(Metric::OldestStale, &[]).set(stats.oldest_stale.as_secs_f64());
         self.of(Metric::Entries, &[]).set(stats.entries as f64);
         self.of(Metric::Bytes, &[]).set(stats.bytes as f64);

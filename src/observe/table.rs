@@ -108,6 +108,7 @@ metrics! {
     RefreshesPutOff: Counter "stampede_refreshes_put_off_total" [bound: RefreshBound];
     Inflight: Gauge "stampede_inflight" [];
     Waiters: Gauge "stampede_waiters" [];
+    ComputationLimit: Gauge "stampede_computation_limit" [];
     OldestStale: Gauge "stampede_oldest_stale_seconds" [];
     Entries: Gauge "stampede_entries" [];
     Bytes: Gauge "stampede_bytes" [];

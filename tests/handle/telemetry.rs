@@ -184,6 +184,7 @@ fn gauges_are_set_every_five_seconds_without_a_call() {
         ("stampede_entries{cache=test}", 2.0),
         ("stampede_inflight{cache=test}", 0.0),
         ("stampede_waiters{cache=test}", 0.0),
+        ("stampede_computation_limit{cache=test}", 1024.0),
         ("stampede_evictions_total{cache=test}", 0.0),
     ] {
         assert_eq!(seen.get(name), Some(&expected), "{name} in {seen:#?}");

@@ -7,7 +7,7 @@
 
 mod bars;
 mod figures;
-mod front;
+pub(crate) mod front;
 mod lines;
 mod look;
 pub(crate) mod number;

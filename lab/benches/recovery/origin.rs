@@ -70,6 +70,11 @@ impl Origin {
 
     /// Works on a call until it ends, also when the caller has gone: most databases do not notice.
     pub(crate) fn call(&self, demand: Duration) -> oneshot::Receiver<()> {
+        self.numbered_call(demand).1
+    }
+
+    /// The same, with the number of the call, from one on.
+    pub(crate) fn numbered_call(&self, demand: Duration) -> (u64, oneshot::Receiver<()>) {
         let (sender, receiver) = oneshot::channel();
         let mut state = self.state.lock();
         state.advance(Instant::now());
@@ -80,7 +85,13 @@ impl Origin {
         state.most_at_once = state.most_at_once.max(state.calls.len());
         drop(state);
         self.has_changed.notify_one();
-        receiver
+        (number, receiver)
+    }
+
+    /// Returns how many calls have begun.
+    #[cfg(unix)]
+    pub(crate) fn begun(&self) -> usize {
+        self.state.lock().begun as usize
     }
 
     pub(crate) fn most_at_once(&self) -> usize {

@@ -274,6 +274,23 @@ async fn a_new_key_is_asked_for_next_however_many_slow_urls_another_client_asks_
     assert_eq!(origin.request().await.1.start, "GET /new HTTP/1.1");
 }
 
+#[tokio::test]
+async fn with_min_computations_the_proxy_begins_with_so_many_at_once() {
+    let origin = Origin::bind().await;
+    let proxy = Proxy::start(&origin, &["--min-computations", "3"]);
+    let mut slow = Vec::new();
+    let mut clients = Vec::new();
+    for at in 0..5 {
+        let mut client = proxy.connect().await;
+        client.send(GET.replace("/ ", &format!("/{at} "))).await;
+        clients.push(client);
+    }
+    for _ in 0..3 {
+        slow.push(origin.request().await);
+    }
+    assert!(!origin.is_asked_within(A_WHILE).await, "two wait in the queue");
+}
+
 /// How long to wait for a request that is to come, or not to come.
 fn patience(is_to_come: bool) -> Duration {
     if is_to_come { GIVE_UP } else { A_WHILE }
@@ -471,6 +488,7 @@ fn limits_that_make_no_sense_end_both_servers_with_a_message_and_code_2() {
         ("--websocket-idle-ms", "0", "is no time at all"),
         ("--origin-idle-ms", "0", "is no time at all"),
         ("--max-computations", "0", "is not a whole number above 0"),
+        ("--min-computations", "0", "is not a whole number above 0"),
         ("--max-forwarded", "0", "is not a whole number above 0"),
         ("--client-ipv4-bits", "33", "is not a whole number from 1 to 32"),
         ("--client-ipv4-bits", "0", "is not a whole number from 1 to 32"),
