@@ -263,9 +263,10 @@ const REST: &str = "
 #[redis]
 #url = \"redis://127.0.0.1:6379\"
 
-# Purges, health and metrics. The token is in STAMPEDE_ADMIN_TOKEN, or in a `token_file`.
+# Purges, health and metrics. The token is in this file, or in STAMPEDE_ADMIN_TOKEN.
 #[admin]
 #listen = \"127.0.0.1:9100\"
+#token_file = \"/etc/stampede/token\"
 
 #[access_log]
 #format = \"combined\"

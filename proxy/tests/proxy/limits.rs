@@ -280,8 +280,9 @@ async fn with_min_computations_the_proxy_begins_with_so_many_at_once() {
     let proxy = Proxy::start(&origin, &["--min-computations", "3"]);
     let mut slow = Vec::new();
     let mut clients = Vec::new();
-    for at in 0..5 {
-        let mut client = proxy.connect().await;
+    for at in 1..=5 {
+        // One client alone would have two of the three.
+        let mut client = proxy.connect_from(Ipv4Addr::new(127, 0, 0, at)).await;
         client.send(GET.replace("/ ", &format!("/{at} "))).await;
         clients.push(client);
     }
