@@ -10,6 +10,7 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -165,15 +166,15 @@ pub(crate) async fn drive<I, F, B>(
         let exchange = meter.open(is_http2);
         let answer = answer(request.map(|body| Upload::new(body, limits.reading())));
         let stopping = stopping.clone();
-        async move {
-            let mut response = answer.await;
+        // No `async` block: it would have room for the answer twice, and each request is moved with that.
+        answer.map(move |mut response| {
             let is_last = stopping.is_cancelled() && !is_http2;
             if is_last && response.status() != StatusCode::SWITCHING_PROTOCOLS {
                 let close = HeaderValue::from_static("close");
                 response.headers_mut().insert(header::CONNECTION, close);
             }
             Ok::<_, Infallible>(response.map(|body| Download::new(body, exchange, is_http2)))
-        }
+        })
     });
     let mut serving = pin!(server.serve_connection_with_upgrades(stream, service));
     let mut over = pin!(meter.over());

@@ -1,6 +1,7 @@
 //! The server: connections of clients, and how their requests are answered.
 
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -265,5 +266,7 @@ async fn exchange(
     }
     let exchange = desk.open();
     request.extensions_mut().insert(exchange.teller());
-    exchange.carry(proxy.answer_and_log(request, address)).await
+    // Pinned here: a call has room for its argument, and for what it awaits.
+    let answer = pin!(proxy.answer_and_log(request, address));
+    exchange.carry(answer).await
 }

@@ -87,9 +87,9 @@ pub(crate) struct FieldNames {
     rules: Vec<(Pattern, Rule)>,
     /// For each length the third letters of names that may be in the set.
     filter: Box<[u32; LENGTHS]>,
-    /// For each length the rules that may match such names: a client can send many names that
-    /// pass the filter.
-    by_length: Box<[Vec<usize>; LENGTHS]>,
+    /// For each length the rules that may match such names, each with the third letters of these: a
+    /// client can send many names that pass the filter.
+    by_length: Box<[Vec<(usize, u32)>; LENGTHS]>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +147,7 @@ impl FieldNames {
             self.filter[lengths.clone()].iter_mut().for_each(|place| *place |= letters);
         }
         let at = self.rules.len();
-        self.by_length[lengths].iter_mut().for_each(|rules| rules.push(at));
+        self.by_length[lengths].iter_mut().for_each(|rules| rules.push((at, letters)));
         self.rules.push((pattern, rule));
     }
 
@@ -159,13 +159,14 @@ impl FieldNames {
     /// Returns whether the set has `name`, whose trait is `own`.
     #[inline]
     pub(super) fn has(&self, name: &HeaderName, own: Trait) -> bool {
-        self.filter[own.length] & own.letter != 0 && self.has_surely(name)
+        self.filter[own.length] & own.letter != 0 && self.has_surely(name, own)
     }
 
     #[cold]
-    fn has_surely(&self, name: &HeaderName) -> bool {
-        let rules = &self.by_length[Trait::of(name.as_str()).length];
-        let mut rules = rules.iter().rev().map(|at| &self.rules[*at]);
+    fn has_surely(&self, name: &HeaderName, own: Trait) -> bool {
+        let rules = self.by_length[own.length].iter().rev();
+        let mut rules =
+            rules.filter(|(_, letters)| letters & own.letter != 0).map(|(at, _)| &self.rules[*at]);
         let last = rules.find(|(pattern, rule)| match rule {
             Rule::In => pattern.matches(name),
             Rule::Out => pattern.is_written(name),
@@ -185,7 +186,7 @@ impl FieldNames {
             (Pattern::Name(name), Rule::In) => Some(name),
             _ => None,
         });
-        added.filter(|name| self.has_surely(name))
+        added.filter(|name| self.contains(name))
     }
 }
 
