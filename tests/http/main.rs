@@ -7,6 +7,7 @@ mod kit;
 mod admin;
 mod arriving_bytes;
 mod attack_streams;
+mod attack_streams_2;
 mod attacks;
 mod body;
 mod caller_context;
