@@ -22,9 +22,12 @@
 //! - `rest`: what is missing from such a value, and the flight that waits for it.
 //! - `producer`: the stream that a computation returns, and what is asked of it.
 //! - `error`: why a stream ended early.
+//! - `model`: readers, the source and its end under a scheduler that tries many orders.
 
 mod chunks;
 mod error;
+#[cfg(all(test, stampede_model))]
+mod model;
 mod producer;
 pub(crate) mod readers;
 mod recording;

@@ -100,8 +100,36 @@ pub(crate) enum End {
     Hang,
 }
 
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum StreamEnd {
+    Ends,
+    Fails,
+    Panics,
+    Hangs,
+}
+
+/// A producer of so many chunks, each after a pause.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StreamPlan {
+    pub(crate) key: usize,
+    pub(crate) chunks: usize,
+    pub(crate) pause: u64,
+    pub(crate) end: StreamEnd,
+    pub(crate) keeps: bool,
+    /// Only its first chunks have room.
+    pub(crate) is_tight: bool,
+}
+
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
+    /// A new reader asks for a stream.
+    Stream(StreamPlan),
+    /// The reader with this number reads so many chunks.
+    Read(usize, usize),
+    /// The reader goes away.
+    Leave(usize),
+    /// The stored stream of a key is looked at.
+    LookAtStream(usize),
     /// A new caller asks, and is polled once.
     Ask(usize, Arc<Ask>),
     Poll(usize),
@@ -197,10 +225,13 @@ impl Case {
         let mut dice = Dice { rng, without: &without, keys, is_down, actors: 0 };
         let mut settings = dice.settings();
         let length = dice.rng.usize(5..60);
-        let ops = (0..length).map(|_| dice.op()).collect();
+        let mut ops = (0..length).map(|_| dice.op()).collect();
         // Drawn last: all else is as it was for a seed that broke a rule once.
         settings.cancel_unwanted = dice.of(&[None, None, None, Some(0.1), Some(0.5), Some(1.0)]);
         settings.min_computations = dice.of(&[None, None, Some(1)]);
+        if dice.rng.u32(..3) == 0 {
+            dice.add_streams(&mut ops);
+        }
         Self { seed, settings, ops }
     }
 }
@@ -305,6 +336,41 @@ impl Dice<'_> {
             if self.without.has(feature) {
                 return op;
             }
+        }
+    }
+
+    /// Puts operations with streams between the others.
+    fn add_streams(&mut self, ops: &mut Vec<Op>) {
+        let readers = self.rng.usize(1..12);
+        for _ in 0..readers * 3 {
+            let op = match self.rng.u32(..12) {
+                0..5 => Op::Stream(self.stream()),
+                5..9 => Op::Read(self.rng.usize(..readers), self.rng.usize(1..6)),
+                9..10 => Op::Leave(self.rng.usize(..readers)),
+                _ => Op::LookAtStream(self.key()),
+            };
+            let at = self.rng.usize(..=ops.len());
+            ops.insert(at, op);
+        }
+    }
+
+    fn stream(&mut self) -> StreamPlan {
+        let ends = StreamEnd::Ends;
+        StreamPlan {
+            key: self.key(),
+            chunks: if self.rng.u32(..10) == 0 { 80 } else { self.rng.usize(..6) },
+            pause: self.of(&[0, 1, 4, 12]),
+            end: self.of(&[
+                ends,
+                ends,
+                ends,
+                ends,
+                StreamEnd::Fails,
+                StreamEnd::Panics,
+                StreamEnd::Hangs,
+            ]),
+            keeps: self.rng.u32(..6) != 0,
+            is_tight: self.rng.u32(..4) == 0,
         }
     }
 

@@ -17,6 +17,7 @@
 //! | `answers` | what a caller gets, and when: the right key, nothing invalidated or replaced before it asked, nothing outside its windows, a refusal only for the reason that it names |
 //! | `running` | when a computation may begin: one of a key at a time, none while a fresh value is there, at most `max_computations`, none for callers who are gone |
 //! | `stage` | bounds on waiters while the case runs; at its end: every call has ended, every place is free, no flight, task, value or error is left |
+//! | `streams` | shared streams, in a cache beside: chunks and errors of one producer, only the whole is stored, one producer of a key, at most `max_computations`, no reader and no producer without an end |
 //! | `survey` | the crate does not panic, and user code does not run under a lock: else the case never ends |
 //!
 //! Each rule stands in the code as the sentence that is printed when it breaks.
@@ -54,6 +55,7 @@ mod running;
 mod show;
 mod shrink;
 mod stage;
+mod streams;
 mod survey;
 mod world;
 

@@ -18,6 +18,10 @@ impl Display for Case {
 impl Display for Op {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
+            Self::Stream(plan) => write!(f, "a reader asks for a stream: {plan:?}"),
+            Self::Read(reader, chunks) => write!(f, "reader {reader} reads {chunks} chunks"),
+            Self::Leave(reader) => write!(f, "reader {reader} leaves"),
+            Self::LookAtStream(key) => write!(f, "look at the stored stream of key {key}"),
             Self::Ask(actor, ask) => write!(f, "caller {actor}: {ask}"),
             Self::Poll(actor) => write!(f, "poll caller {actor}"),
             Self::Drop(actor) => write!(f, "drop caller {actor}"),

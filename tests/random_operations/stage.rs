@@ -19,6 +19,7 @@ use tower_stampede::{Mode, Stampede};
 use crate::case::{Ask, Case, End, How, Kept, Op, SPARE_KEY, Step};
 use crate::panics;
 use crate::record::{Record, Violation, What};
+use crate::streams::Streams;
 use crate::world::{ScriptedPanic, Value, World};
 
 /// Longer than any call, and than the interval at which the cache tidies up.
@@ -73,6 +74,7 @@ async fn play(case: &Case, world: &Arc<World>) {
         world: Arc::clone(world),
         cache,
         callers: BTreeMap::new(),
+        streams: Streams::new(&case.settings),
         rng: Rng::with_seed(!case.seed),
         extra: EXTRA,
     };
@@ -111,6 +113,7 @@ struct Stage {
     world: Arc<World>,
     cache: Stampede<Value>,
     callers: BTreeMap<usize, Caller>,
+    streams: Streams,
     rng: Rng,
     extra: usize,
 }
@@ -121,6 +124,10 @@ impl Stage {
             Op::Ask(caller, ask) => {
                 self.begin(*caller, self.world.ask(*caller, None, Arc::clone(ask)).map(drop));
             }
+            Op::Stream(plan) => self.streams.begin(*plan),
+            Op::Read(reader, chunks) => self.streams.read(*reader, *chunks),
+            Op::Leave(reader) => self.streams.leave(*reader),
+            Op::LookAtStream(key) => self.streams.check_stored(*key).await,
             Op::Poll(caller) => self.poll(*caller),
             Op::Drop(caller) => drop(self.callers.remove(caller)),
             Op::DropInPanic(caller) => self.drop_in_panic(*caller),
@@ -136,25 +143,40 @@ impl Stage {
                 }
             }
             Op::Put(key, kept) => self.world.put(*key, *kept).await,
-            Op::Invalidate(key) => self.world.invalidate(*key).await,
+            Op::Invalidate(key) => {
+                self.world.invalidate(*key).await;
+                self.streams.cut();
+                self.streams.cache.invalidate(crate::world::key_of(*key).as_str()).await;
+                self.streams.invalidated([*key]);
+            }
             Op::InvalidateTag => {
                 let cut = self.world.record().cut_begins(What::Tag);
                 self.cache.invalidate_tag("t").await;
                 self.world.record().cut_ends(cut);
+                self.streams.cut();
+                self.streams.cache.invalidate_tag("t").await;
+                self.streams.invalidated(0..SPARE_KEY);
             }
             Op::InvalidateAll => {
                 let cut = self.world.record().cut_begins(What::All);
                 self.cache.invalidate_all().await;
                 self.world.record().cut_ends(cut);
+                self.streams.cut();
+                self.streams.cache.invalidate_all().await;
+                self.streams.invalidated(0..SPARE_KEY);
             }
             Op::MarkStale(key) => {
                 let cut = self.world.record().cut_begins(What::Stale(*key));
                 self.cache.mark_stale(crate::world::key_of(*key).as_str()).await;
                 self.world.record().cut_ends(cut);
+                self.streams.cut();
+                self.streams.cache.mark_stale(crate::world::key_of(*key).as_str()).await;
+                self.streams.cut();
             }
             Op::SetMode(mode) => {
                 self.world.record().set_mode(*mode);
                 self.cache.set_mode(*mode);
+                self.streams.switch(*mode);
             }
             Op::Stats => self.check_bounds(),
             Op::Yield(times) => {
@@ -166,6 +188,7 @@ impl Stage {
             Op::Jump(time) => {
                 let time = Duration::from_millis(*time);
                 self.world.record().jumped += time;
+                self.streams.jump();
                 tokio::time::advance(time).await;
             }
         }
@@ -263,8 +286,12 @@ impl Stage {
     async fn drain(&mut self) {
         self.take(&Op::SetMode(Mode::On)).await;
         self.take(&Op::Stats).await;
+        self.streams.let_read();
         self.pass(DRAIN).await;
+        self.streams.check_rest();
+        let broken = self.streams.broken();
         let mut record = self.world.record();
+        broken.into_iter().for_each(|(rule, detail)| record.violate(rule, detail));
         let unfinished: Vec<_> = record
             .calls
             .iter()
@@ -352,7 +379,8 @@ fn counts_flights(record: &Record) -> bool {
 
 /// Lets the handle go, and with it everything it holds.
 async fn check_gone(stage: Stage) {
-    let Stage { world, cache, .. } = stage;
+    let Stage { world, cache, streams, .. } = stage;
+    drop(streams);
     world.set_cache(None);
     drop(cache);
     tokio::time::sleep(DRAIN).await;
