@@ -288,6 +288,28 @@ fn a_client_that_resumes_a_stream_that_arrives_copies_none_of_it() {
     });
 }
 
+/// A list of the fields of all events took fifty times the bytes of the stream.
+#[test]
+fn to_find_the_end_of_a_stream_takes_a_few_times_its_bytes() {
+    alone(async {
+        let cache = cache(64 * MIB);
+        let rule = StreamRule::end_mark("data: [DONE]");
+        let set = |layer: HttpLayer| layer.share_streams(rule).max_body(8 * MIB);
+        let (app, feed) = fed_as(&cache, "text/event-stream", set);
+        let reader = app.clone().oneshot(get("/events")).await.unwrap();
+        feed.send("a\n\n".repeat(2 * MIB).into()).unwrap();
+        settle().await;
+        let before = ALLOCATOR.stats().bytes_allocated;
+        feed.send("data: [DONE]\n\n".into()).unwrap();
+        drop(feed);
+        assert!(reader.into_body().collect().await.unwrap().to_bytes().ends_with(b"[DONE]\n\n"));
+        let allocated = ALLOCATOR.stats().bytes_allocated - before;
+        assert!(allocated < 32 * MIB, "{allocated} bytes for a stream of 6 MiB");
+        let again = app.oneshot(get("/events")).await.unwrap();
+        assert_eq!(CacheOutcome::of(&again), Some(CacheOutcome::Hit), "it is complete");
+    });
+}
+
 #[test]
 fn over_the_limit_who_never_reads_is_cut_off_while_another_waits_for_it() {
     alone(async {

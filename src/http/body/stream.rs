@@ -36,6 +36,8 @@ pub(crate) struct StreamReader {
     /// more. So many bytes of one were held back.
     mark: Option<usize>,
     timer: Option<Pin<Box<Sleep>>>,
+    /// They follow what was held back.
+    trailers: Option<Frame<Bytes>>,
 }
 
 impl StreamReader {
@@ -43,7 +45,7 @@ impl StreamReader {
         let beats_at = heartbeat.and_then(|every| Instant::now().checked_add(every));
         let is_at_begin = skip == 0 && !matches!(origin, Origin::Stored { at: 1.., .. });
         let (tail, mark, timer) = (StreamTail::default(), None, None);
-        Self { origin, skip, heartbeat, beats_at, tail, is_at_begin, mark, timer }
+        Self { origin, skip, heartbeat, beats_at, tail, is_at_begin, mark, timer, trailers: None }
     }
 
     pub(super) fn live(reader: Reader, heartbeat: Option<Duration>, skip: u64) -> Self {
@@ -63,6 +65,9 @@ impl StreamReader {
     }
 
     pub(super) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Next> {
+        if let Some(trailers) = self.trailers.take() {
+            return Poll::Ready(Some(Ok(trailers)));
+        }
         loop {
             let (next, more_at) = self.origin.poll(cx);
             match next {
@@ -74,13 +79,17 @@ impl StreamReader {
                         }
                         continue;
                     }
-                    Err(trailers) => return Poll::Ready(Some(Ok(trailers))),
+                    Err(trailers) => match self.held_back() {
+                        None => return Poll::Ready(Some(Ok(trailers))),
+                        held_back => {
+                            self.trailers = Some(trailers);
+                            return Poll::Ready(held_back);
+                        }
+                    },
                 },
                 Poll::Ready(end) => {
-                    let held_back = self.mark.take().filter(|length| end.is_none() && *length > 0);
-                    return Poll::Ready(held_back.map_or(end, |length| {
-                        Some(Ok(Frame::data(Bytes::from_static(&BYTE_ORDER_MARK[..length]))))
-                    }));
+                    let held_back = if end.is_none() { self.held_back() } else { None };
+                    return Poll::Ready(held_back.or(end));
                 }
                 Poll::Pending => {}
             }
@@ -102,6 +111,12 @@ impl StreamReader {
                 }
             }
         }
+    }
+
+    /// Returns what was held back of a mark of the byte order, where no more of it comes.
+    fn held_back(&mut self) -> Next {
+        let length = self.mark.take().filter(|length| *length > 0)?;
+        Some(Ok(Frame::data(Bytes::from_static(&BYTE_ORDER_MARK[..length]))))
     }
 
     /// Returns what the client gets of a chunk.

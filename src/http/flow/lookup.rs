@@ -645,7 +645,7 @@ impl HttpCaller {
         if is_dead {
             // Every caller is to leave that flight.
             self.has_left = true;
-        } else if is_fresh || is_over || self.lacks_event(entry) {
+        } else if is_fresh || is_over || self.request.wishes.last_event {
             let before = self.newest_prediction();
             self.learned.clone_from(&stored.facts.vary);
             self.has_left = self.newest_prediction() == before;

@@ -61,8 +61,17 @@ impl SharedStream {
     /// Returns how long a reader waits for a comment, if it gets some.
     pub(crate) fn heartbeat(&self, length: Option<u64>) -> Option<Duration> {
         let every = self.rule.heartbeat.unwrap_or(HEARTBEAT);
-        let may_be_longer = self.may_be_changed && length.is_none();
-        (self.is_events && may_be_longer && !every.is_zero()).then_some(every)
+        (self.may_have_comments(length) && !every.is_zero()).then_some(every)
+    }
+
+    fn may_have_comments(&self, length: Option<u64>) -> bool {
+        self.is_events && self.may_be_changed && length.is_none()
+    }
+
+    /// Returns what takes the comments of another such cache out of it.
+    pub(crate) fn comment_filter(&self, length: Option<u64>) -> CommentFilter {
+        let held = self.may_have_comments(length).then_some(0);
+        CommentFilter { tail: StreamTail::default(), held }
     }
 
     pub(crate) fn is_paced(&self) -> bool {
@@ -71,32 +80,36 @@ impl SharedStream {
 
     /// Returns whether these bytes are a complete stream.
     pub(crate) fn is_complete(&self, bytes: &Bytes) -> bool {
-        let StreamRule { end_mark, last_event, complete_if, .. } = &*self.rule;
+        let StreamRule { end_mark, last_event: last_name, complete_if, .. } = &*self.rule;
         if let Some(EndRule(is)) = complete_if {
             return catch_unwind(AssertUnwindSafe(|| is(bytes))).unwrap_or(false);
         }
-        let Some(events) = events(bytes, self.is_events) else { return false };
-        let Some(last) = events.last() else { return false };
-        match (end_mark, last_event) {
-            (Some(mark), _) => last.contains(&field(mark.trim().as_bytes(), self.is_events)),
+        let is_events = self.is_events;
+        let Some(last) = last_event(bytes, is_events) else { return false };
+        let mut last = fields(Lines { bytes: last, at: 0 }, is_events);
+        match (end_mark, last_name) {
+            (Some(mark), _) => {
+                let mark = field(mark.trim().as_bytes(), is_events);
+                last.any(|field| field == mark)
+            }
             // The last field of the name counts.
             (_, Some(name)) => {
-                let named = last.iter().rfind(|(field, _)| *field == b"event");
-                named.is_some_and(|(_, is)| *is == name.as_bytes())
+                let named = last.filter(|(field, _)| *field == b"event").last();
+                named.is_some_and(|(_, is)| is == name.as_bytes())
             }
             _ => {
-                let fields = events.iter().flatten().rev();
-                let texts = fields.filter(|(name, _)| *name == b"data").map(|(_, text)| *text);
-                texts.into_iter().find(|text| !may_follow(text)).is_some_and(has_finish_reason)
+                let data = fields(Lines::of(bytes), is_events).filter(|(name, _)| *name == b"data");
+                let texts = data.map(|(_, text)| text).filter(|text| !may_follow(text));
+                texts.last().is_some_and(has_finish_reason)
             }
         }
     }
 }
 
-/// Whether the fields say of the bytes of a body which they are: those of a strong entity tag, with a
-/// digest, or such that no cache may change (RFC 9111, 5.2.2.6).
+/// Whether the fields say of the bytes of a body which they are: those of a strong entity tag or of a
+/// date, with a digest, or such that no cache may change (RFC 9111, 5.2.2.6).
 fn states_its_bytes(headers: &HeaderMap) -> bool {
-    let has_digest = ["content-digest", "repr-digest", "digest", "content-md5"]
+    let has_digest = ["content-digest", "repr-digest", "digest", "content-md5", "last-modified"]
         .iter()
         .any(|name| headers.contains_key(*name));
     let is_strong = headers.get(header::ETAG).is_some_and(|tag| !tag.as_bytes().starts_with(b"W/"));
@@ -116,7 +129,8 @@ pub(crate) fn is_event_stream(headers: &HeaderMap) -> bool {
 }
 
 /// Returns where the bytes begin that follow the event with the id that a request names. An id that
-/// several events have names no place. The bytes come in parts, of which none is copied.
+/// several events name is no place; events without one follow that before them, and come again. The
+/// bytes come in parts, of which none is copied.
 pub(crate) fn resume_at<'a>(
     request: &HeaderMap,
     parts: impl IntoIterator<Item = &'a [u8]>,
@@ -187,11 +201,53 @@ impl StreamTail {
         let rest = rest.or_else(|| self.0.strip_suffix(b"\r"));
         rest.is_some_and(|rest| rest.ends_with(b"\n") || rest.ends_with(b"\r"))
     }
+}
 
-    /// Returns whether a chunk has nothing but comments such as ours.
-    pub(crate) fn is_before_comments(self, chunk: &[u8]) -> bool {
-        let is_it = |one: &[u8]| one == COMMENT;
-        !chunk.is_empty() && self.is_between_events() && chunk.chunks(COMMENT.len()).all(is_it)
+/// Takes comments such as ours out of an event stream, wherever a connection has cut it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct CommentFilter {
+    /// Of what has come, without comments.
+    tail: StreamTail,
+    /// So many bytes may be those of a comment; `None` where the stream is left as it is.
+    held: Option<usize>,
+}
+
+impl CommentFilter {
+    /// Returns a chunk without comments, after what was held back before it.
+    pub(crate) fn take(&mut self, chunk: Bytes) -> Bytes {
+        let Some(mut held) = self.held else { return chunk };
+        if held == 0 && !self.may_have_comment(&chunk) {
+            self.tail.note(&chunk);
+            return chunk;
+        }
+        let mut kept = Vec::with_capacity(held + chunk.len());
+        for &byte in &chunk {
+            if byte == COMMENT[held] && (held > 0 || self.tail.is_between_events()) {
+                held = (held + 1) % COMMENT.len();
+                continue;
+            }
+            let no_comment = &COMMENT[..std::mem::take(&mut held)];
+            kept.extend_from_slice(no_comment);
+            kept.push(byte);
+            self.tail.note(no_comment);
+            self.tail.note(&[byte]);
+        }
+        self.held = Some(held);
+        kept.into()
+    }
+
+    /// Returns what is held back at the end of the stream.
+    pub(crate) fn finish(&mut self) -> Bytes {
+        let held = self.held.as_mut().map(std::mem::take).unwrap_or_default();
+        Bytes::from_static(&COMMENT[..held])
+    }
+
+    /// Returns whether a line of the chunk begins as a comment does.
+    fn may_have_comment(&self, chunk: &[u8]) -> bool {
+        let begins = |at: usize| at.checked_sub(1).map_or(self.tail.0[2], |before| chunk[before]);
+        let is_colon =
+            |(at, &byte): (usize, &u8)| byte == b':' && matches!(begins(at), b'\n' | b'\r');
+        chunk.iter().enumerate().any(is_colon)
     }
 }
 
@@ -209,24 +265,29 @@ fn field(line: &[u8], is_event: bool) -> Field<'_> {
     }
 }
 
-/// The fields of each event, without comments; `None` where a part of one is left at the end. A line
-/// of a stream without events is an event: one without its end may be a part.
-fn events(bytes: &[u8], has_events: bool) -> Option<Vec<Vec<Field<'_>>>> {
+fn fields(lines: Lines<'_>, has_events: bool) -> impl Iterator<Item = Field<'_>> {
+    lines.map(move |line| field(line, has_events))
+}
+
+/// Returns the lines of the last event; `None` where there is none, or a part of one is left at the
+/// end. A line of a stream without events is an event: one without its end may be a part.
+fn last_event(bytes: &[u8], has_events: bool) -> Option<&[u8]> {
     if !has_events && !bytes.ends_with(b"\n") && !bytes.ends_with(b"\r") {
         return None;
     }
-    let (mut events, mut event) = (Vec::new(), Vec::new());
-    for line in Lines::of(bytes) {
-        let field = field(line, has_events);
-        event.extend(
-            Some(field)
-                .filter(|(name, value)| !name.is_empty() && (has_events || !value.is_empty())),
-        );
-        if (line.is_empty() || !has_events) && !event.is_empty() {
-            events.push(std::mem::take(&mut event));
+    let (mut lines, mut last, mut begin) = (Lines::of(bytes), None, None);
+    loop {
+        let from = lines.at;
+        let Some(line) = lines.next() else { break };
+        let (name, value) = field(line, has_events);
+        if !name.is_empty() && (has_events || !value.is_empty()) {
+            begin.get_or_insert(from);
+        }
+        if line.is_empty() || !has_events {
+            last = begin.take().map(|begin| &bytes[begin..lines.at]).or(last);
         }
     }
-    event.is_empty().then_some(events)
+    last.filter(|_| begin.is_none())
 }
 
 /// The lines of a stream, without the byte order mark.
@@ -268,22 +329,52 @@ fn may_follow(text: &[u8]) -> bool {
     let is_empty = |list: &[u8]| {
         list.strip_prefix(b"[").is_some_and(|it| it.trim_ascii_start().starts_with(b"]"))
     };
-    text.trim_ascii() == b"[DONE]" || after_key(text, b"\"choices\"").is_some_and(is_empty)
+    text.trim_ascii() == b"[DONE]" || each_value(text, b"\"choices\"", is_empty)
 }
 
-/// Returns whether JSON has a text as `finish_reason`. An empty one is a reason for nothing.
+/// Returns whether each `finish_reason` of JSON is a text. An empty one is a reason for nothing.
 fn has_finish_reason(text: &[u8]) -> bool {
-    let value = after_key(text, b"\"finish_reason\"");
-    value.is_some_and(|value| value.starts_with(b"\"") && !value.starts_with(b"\"\""))
+    let is_text = |value: &[u8]| value.starts_with(b"\"") && !value.starts_with(b"\"\"");
+    each_value(text, b"\"finish_reason\"", is_text)
 }
 
-/// Returns what follows a key of JSON: the last one that has a value other than `null`. Within a
-/// text there is a backslash before each quotation mark.
-fn after_key<'a>(json: &'a [u8], key: &[u8]) -> Option<&'a [u8]> {
-    let is_key = |at: &usize| json[*at..].starts_with(key) && (*at == 0 || json[at - 1] != b'\\');
-    let mut values = (0..json.len()).filter(is_key).filter_map(|at| {
-        let value = json[at + key.len()..].trim_ascii_start().strip_prefix(b":")?;
-        Some(value.trim_ascii_start())
-    });
-    values.rfind(|value| !value.starts_with(b"null"))
+/// Returns whether JSON has a key, and each of its values is such a one. What lies deeper than the
+/// first of them is within the answer, and does not count.
+fn each_value(json: &[u8], key: &[u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
+    let (mut depth, mut found) = (0_usize, None);
+    let mut at = 0;
+    while let Some(byte) = json.get(at) {
+        let mut to = at + 1;
+        match byte {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                to = end_of_text(json, to);
+                let value = json[to..].trim_ascii_start().strip_prefix(b":");
+                if let Some(value) = value.filter(|_| json[at..to] == *key) {
+                    let is_it = is_it(value.trim_ascii_start());
+                    found = match found {
+                        Some((least, _)) if least < depth => found,
+                        Some((least, so_far)) if least == depth => Some((least, so_far && is_it)),
+                        _ => Some((depth, is_it)),
+                    };
+                }
+            }
+            _ => {}
+        }
+        at = to;
+    }
+    found.is_some_and(|(_, is_it)| is_it)
+}
+
+/// Returns where a text of JSON ends whose characters begin at `at`.
+fn end_of_text(json: &[u8], mut at: usize) -> usize {
+    while let Some(byte) = json.get(at) {
+        at += match byte {
+            b'"' => return at + 1,
+            b'\\' => 2,
+            _ => 1,
+        };
+    }
+    json.len()
 }

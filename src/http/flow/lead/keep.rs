@@ -18,8 +18,9 @@ use crate::http::flow::lookup::{HttpCaller, is_validated_by_each};
 use crate::http::flow::remote;
 use crate::http::rules::decline_reason::is_failure;
 use crate::http::rules::request::RequestMethod;
+use crate::http::rules::shape::Shape;
 use crate::http::rules::storable::{DeclineReason, Plan, UnstoredReason};
-use crate::http::rules::streams::StreamTail;
+use crate::http::rules::streams::CommentFilter;
 use crate::http::stored::response::{StoredEntry, StoredResponse};
 use crate::key::{Key, Tag};
 use crate::lease::hold::FillTarget;
@@ -57,7 +58,13 @@ impl Head {
         let collected = collect(body, &limits).await;
         let why = match &collected.end {
             CollectEnd::Complete => {
-                let bytes = collected.joined();
+                let mut bytes = collected.joined();
+                let mut comments = self.comment_filter(&plan, &limits);
+                bytes = comments.take(bytes);
+                let held = comments.finish();
+                if !held.is_empty() {
+                    bytes = [bytes, held].concat().into();
+                }
                 let stored = self.fill(&head, bytes.clone(), &plan, tags);
                 let response = Response::from_parts(head, ResponseBody::full(bytes));
                 return OriginOutcome::Response { response, stored, why: None };
@@ -82,6 +89,16 @@ impl Head {
             join: if plan.stream.is_some() { idle } else { join },
             stall: rules.config.stall_timeout,
         }
+    }
+
+    /// A cache that only observes leaves the bytes as they are.
+    fn is_on(&self) -> bool {
+        self.caller.request.cache.engine.mode() == Mode::On
+    }
+
+    fn comment_filter(&self, plan: &Plan, limits: &Limits) -> CommentFilter {
+        let stream = plan.stream.as_ref().filter(|_| self.is_on());
+        stream.map(|stream| stream.comment_filter(limits.declared)).unwrap_or_default()
     }
 
     /// Makes the entry, and names its recipients.
@@ -175,8 +192,7 @@ impl Head {
             return OriginOutcome::Response { response, stored, why: Some(why) };
         };
         let (body, feed) = SharedBody::new(limits.declared, reserved);
-        let is_on = self.caller.request.cache.engine.mode() == Mode::On;
-        let stream = plan.stream.as_ref().filter(|_| is_on);
+        let stream = plan.stream.as_ref().filter(|_| self.is_on());
         let heartbeat = stream.and_then(|stream| stream.heartbeat(limits.declared));
         let content = Content::Arriving(Arc::clone(&body), heartbeat);
         let (entry, share) = self.entry(&head, content, plan, tags);
@@ -195,19 +211,21 @@ impl Head {
         let cache = Arc::clone(&self.caller.request.cache);
         // Before anything can be freed.
         // A part is cut out of the bytes alone.
-        let of_own = heartbeat.filter(|_| !self.caller.request.wishes.range);
+        let (shape, waits) = self.caller.shape_of(head.status, &head.headers, None);
+        let of_own = heartbeat.filter(|_| !waits && matches!(shape, Shape::Whole));
         let own = ResponseBody::live(body.reader_from_start(true), of_own, 0);
-        let mut tail = StreamTail::default();
+        let mut comments = self.comment_filter(plan, &limits);
         for data in collected.so_far.into_iter().filter_map(|frame| frame.into_data().ok()) {
-            tail.note(&data);
-            // There is room: it is reserved.
-            feed.push(data);
+            let data = comments.take(data);
+            if !data.is_empty() {
+                // There is room: it is reserved.
+                feed.push(data);
+            }
         }
         let arrival = match share {
             Recipients::All | Recipients::Each => {
-                let tail = heartbeat.map(|_| tail);
-                let stream =
-                    plan.stream.clone().map(|it| KeptStream::new(it, &feed, &limits, tail));
+                let stream = plan.stream.clone();
+                let stream = stream.map(|it| KeptStream::new(it, &feed, &limits, comments));
                 Some(self.arrive(&entry, head.status, stream))
             }
             Recipients::Wave | Recipients::None => {

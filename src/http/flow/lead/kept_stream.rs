@@ -5,13 +5,13 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::http::body::{Content, Feed, Limits, PaceRecorder};
-use crate::http::rules::streams::{SharedStream, StreamTail};
+use crate::http::rules::streams::{CommentFilter, SharedStream};
 
 pub(super) struct KeptStream {
     stream: SharedStream,
     heartbeat: Option<Duration>,
-    /// What has come, where clients get our comments in the place of others.
-    tail: Option<StreamTail>,
+    /// Clients get our comments in the place of others.
+    comments: CommentFilter,
     /// For a stream that is replayed at its pace.
     pace: Option<PaceRecorder>,
 }
@@ -22,10 +22,10 @@ impl KeptStream {
         stream: SharedStream,
         feed: &Feed,
         limits: &Limits,
-        tail: Option<StreamTail>,
+        comments: CommentFilter,
     ) -> Self {
         let (heartbeat, pace) = (stream.heartbeat(limits.declared), stream.is_paced());
-        let mut kept = Self { stream, heartbeat, tail, pace: pace.then(PaceRecorder::new) };
+        let mut kept = Self { stream, heartbeat, comments, pace: pace.then(PaceRecorder::new) };
         if feed.length() > 0 {
             kept.note(feed.length());
         }
@@ -37,14 +37,14 @@ impl KeptStream {
         self.pace.iter_mut().for_each(|pace| pace.note(length));
     }
 
-    /// Returns whether a chunk is a comment of another cache: its stream is silent.
-    pub(super) fn is_silent_with(&mut self, chunk: &[u8]) -> bool {
-        let Some(tail) = &mut self.tail else { return false };
-        let is_silent = tail.is_before_comments(chunk);
-        if !is_silent {
-            tail.note(chunk);
-        }
-        is_silent
+    /// Returns a chunk without comments of another cache. A chunk of nothing else is silence.
+    pub(super) fn without_comments(&mut self, chunk: Bytes) -> Bytes {
+        self.comments.take(chunk)
+    }
+
+    /// Returns what was held back for a comment that did not come.
+    pub(super) fn finish(&mut self) -> Bytes {
+        self.comments.finish()
     }
 
     /// Returns what is stored of a stream that has ended, if it is complete.

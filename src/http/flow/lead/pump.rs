@@ -105,7 +105,13 @@ impl<B: SourceBody> Pump<B> {
     /// and the readers get an error.
     pub(super) async fn run(mut self) {
         let stop = self.keep().await;
-        let flight = self.flight.take();
+        let mut flight = self.flight.take();
+        if let Some(stream) = flight.as_mut().and_then(|flight| flight.stream.as_mut()) {
+            let held_back = stream.finish();
+            if !held_back.is_empty() {
+                self.feed.push(held_back);
+            }
+        }
         match stop {
             PumpEnd::Complete => {
                 let whole = self.feed.whole();
@@ -136,8 +142,10 @@ impl<B: SourceBody> Pump<B> {
             let before = self.feed.length();
             // The earlier of the two, where there is one.
             let kind = match self.next(pauses_at.into_iter().chain(until).min()).await {
-                Ok(Some(next)) if self.is_silent_with(&next) => FrameKind::Data,
-                Ok(Some(next)) => self.hand_on(next),
+                Ok(Some(next)) => {
+                    let next = self.without_comments(next);
+                    self.hand_on(next)
+                }
                 Ok(None) => return PumpEnd::Deserted,
                 Err(_) if until.is_none_or(|until| until > Instant::now()) => {
                     pauses_at = None;
@@ -169,11 +177,15 @@ impl<B: SourceBody> Pump<B> {
         }
     }
 
-    /// Returns whether nothing has come but comments, of which each reader gets its own.
-    fn is_silent_with(&mut self, next: &Next) -> bool {
+    /// Takes out the comments of another cache: each reader gets its own.
+    fn without_comments(&mut self, next: Next) -> Next {
         let stream = self.flight.as_mut().and_then(|flight| flight.stream.as_mut());
-        let (Some(stream), Some(Ok(frame))) = (stream, next) else { return false };
-        frame.data_ref().is_some_and(|chunk| stream.is_silent_with(chunk))
+        match (stream, next) {
+            (Some(stream), Some(Ok(frame))) => {
+                Some(Ok(frame.map_data(|chunk| stream.without_comments(chunk))))
+            }
+            (_, next) => next,
+        }
     }
 
     /// Returns until when more is expected.
