@@ -111,9 +111,10 @@ impl StreamRule {
         Self { last_event: Some(name.into()), ..Self::without_end() }
     }
 
-    /// A stream is complete if the JSON in its last `data` line has a text as `finish_reason`, at
-    /// any depth. A `[DONE]` after it, and JSON with empty `choices`, do not count. In other content
-    /// types each line is JSON. Each JSON must be on one line.
+    /// A stream is complete if the JSON in its last `data` line has a text as `finish_reason`, in each
+    /// choice that has the key; one that lies deeper than the first does not count. Nor do
+    /// a `[DONE]` after it, and JSON with empty `choices`. In other content types each line is JSON.
+    /// Each JSON must be on one line. Any text counts, `error` and `length` too.
     ///
     /// Where several answers run in one stream, the first one to finish may be the last line of a
     /// stream that was cut without an error: use [`end_mark`](Self::end_mark) for these.
