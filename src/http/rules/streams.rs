@@ -338,8 +338,8 @@ fn has_finish_reason(text: &[u8]) -> bool {
     each_value(text, b"\"finish_reason\"", is_text)
 }
 
-/// Returns whether JSON has a key, and each of its values is such a one. What lies deeper than the
-/// first of them is within the answer, and does not count.
+/// Returns whether JSON has a key, and each of its values is such a one. What lies deeper than
+/// another is within the answer, and does not count.
 fn each_value(json: &[u8], key: &[u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
     let (mut depth, mut found) = (0_usize, None);
     let mut at = 0;

@@ -112,7 +112,7 @@ impl StreamRule {
     }
 
     /// A stream is complete if the JSON in its last `data` line has a text as `finish_reason`, in each
-    /// choice that has the key; one that lies deeper than the first does not count. Nor do
+    /// choice that has the key; one that lies deeper than another does not count. Nor do
     /// a `[DONE]` after it, and JSON with empty `choices`. In other content types each line is JSON.
     /// Each JSON must be on one line. Any text counts, `error` and `length` too.
     ///
