@@ -36,7 +36,8 @@ struct Life {
     reader: usize,
     /// Whether the cache was on then: else no `compute_timeout` ends its silence.
     is_on: bool,
-    /// How many cuts were over then.
+    /// How many cuts were over when its reader asked. One that had to wait for its place may have begun
+    /// after a cut, and counts as from before it all the same.
     cuts: usize,
     produced: usize,
     /// Whether all of it was produced.
@@ -132,7 +133,8 @@ impl Streams {
         let (cache, history) = (self.cache.clone(), Arc::clone(&self.history));
         let may_read = Arc::new(Semaphore::new(0));
         let permits = Arc::clone(&may_read);
-        let produce = produce(&self.history, self.readers.len(), plan, self.limit);
+        let cuts = self.history.lock().unwrap().cuts;
+        let produce = produce(&self.history, self.readers.len(), plan, (self.limit, cuts));
         let task = tokio::spawn(async move {
             let key = key_of(plan.key);
             let asked = cache.entry(key.as_str()).tag("t").get_or_stream(produce).await;
@@ -301,11 +303,11 @@ fn produce(
     history: &Shared,
     reader: usize,
     plan: StreamPlan,
-    limit: usize,
+    (limit, cuts): (usize, usize),
 ) -> impl FnOnce() -> Producer<Chunk> + Send + use<> {
     let history = Arc::clone(history);
     move || {
-        let number = history.lock().unwrap().begin(reader, plan, limit);
+        let number = history.lock().unwrap().begin(reader, plan, (limit, cuts));
         let gone = Gone(Arc::clone(&history), number);
         let chunks = stream::unfold((0, gone), move |(next, gone)| async move {
             tokio::time::sleep(Duration::from_millis(plan.pause)).await;
@@ -335,7 +337,7 @@ fn produce(
 
 impl History {
     /// Notes a producer, and checks that it may begin.
-    fn begin(&mut self, reader: usize, plan: StreamPlan, limit: usize) -> usize {
+    fn begin(&mut self, reader: usize, plan: StreamPlan, (limit, cuts): (usize, usize)) -> usize {
         // One that was too large to be kept goes on for its readers alone.
         let running = self.lives.iter().filter(|life| !life.is_gone && !life.plan.is_tight);
         let is_same = |life: &&Life| life.plan.key == plan.key && life.cuts == self.cuts;
@@ -348,7 +350,7 @@ impl History {
             let detail = format!("{plan:?}, {beside} of its key, {running} in all: {self:?}");
             self.broken.push((rule, detail));
         }
-        let (is_on, cuts) = (!self.is_off, self.cuts);
+        let is_on = !self.is_off;
         let (produced, is_whole, is_gone) = (0, false, false);
         self.lives.push(Life { plan, reader, is_on, cuts, produced, is_whole, is_gone });
         self.lives.len() - 1
