@@ -1,7 +1,10 @@
 //! A second attack on shared streams. Each of these once worked; "cause" is the code as it was.
 
+use std::convert::Infallible;
 use std::time::Duration;
 
+use axum::body::Body;
+use futures_util::{StreamExt, stream};
 use http_body_util::BodyExt;
 use tower::ServiceExt;
 use tower_layer::Layer;
@@ -207,4 +210,27 @@ async fn a_known_id_is_answered_at_once_though_each_request_validates_the_stream
     settle().await;
     let back = open(&app, with("/report", &[("last-event-id", "1")])).await;
     assert!(back.took < secs(1), "{:?}", back.took);
+}
+
+// Promise: clients get the bytes of the origin. The response is shared with those that wait and is not
+// stored, as it is too old for later ones.
+// Cause: the filter of comments belonged to what is stored; without that, what it held back was lost.
+#[tokio::test(start_paused = true)]
+async fn readers_of_a_stream_that_is_too_old_to_be_stored_miss_no_byte() {
+    const REST: &str = " a note\n\ndata: [DONE]\n\n";
+    let origin = Origin::new(|_| {
+        let rest = stream::once(async {
+            tokio::time::sleep(secs(1)).await;
+            Ok::<_, Infallible>(REST)
+        });
+        let body = Body::from_stream(stream::iter([Ok("data: x\n\n:")]).chain(rest));
+        let answer = Answer::ok("max-age=10", body).header("age", "100");
+        answer.header("content-type", "text/event-stream")
+    });
+    let app = layered(shared(StreamRule::end_mark("data: [DONE]")), &origin);
+    let readers = [send(&app, get("/report")), send(&app, get("/report"))];
+    for reader in futures_util::future::join_all(readers).await {
+        assert_eq!(reader.text(), format!("data: x\n\n:{REST}"));
+    }
+    assert_eq!(origin.calls(), 1);
 }

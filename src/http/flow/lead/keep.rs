@@ -224,8 +224,7 @@ impl Head {
         }
         let arrival = match share {
             Recipients::All | Recipients::Each => {
-                let stream = plan.stream.clone();
-                let stream = stream.map(|it| KeptStream::new(it, &feed, &limits, comments));
+                let stream = plan.stream.clone().map(|it| KeptStream::new(it, &feed, &limits));
                 Some(self.arrive(&entry, head.status, stream))
             }
             Recipients::Wave | Recipients::None => {
@@ -233,7 +232,8 @@ impl Head {
                 None
             }
         };
-        let pump = Pump::new(arrival, feed, collected.rest, limits, Arc::clone(&cache));
+        let source = (collected.rest, comments);
+        let pump = Pump::new(arrival, feed, source, limits, Arc::clone(&cache));
         cache.engine.go_on(door::within(scope, pump.run()));
         OriginOutcome::Response { response: Response::from_parts(head, own), stored, why: None }
     }

@@ -21,6 +21,7 @@ use crate::http::flow::lead::kept_stream::KeptStream;
 use crate::http::flow::lead::{note_declined, note_kept};
 use crate::http::flow::lookup::HttpCaller;
 use crate::http::rules::storable::DeclineReason;
+use crate::http::rules::streams::CommentFilter;
 use crate::http::stored::response::{HttpCache, StoredResponse};
 use crate::mode::Mode;
 use crate::stream::shared::Turns;
@@ -85,6 +86,9 @@ pub(super) struct Pump<B> {
     flight: Option<ArrivingBody>,
     feed: Feed,
     source: Pin<Box<B>>,
+    /// Takes the comments of another cache out, whether or not the body is stored: each reader gets its
+    /// own.
+    comments: CommentFilter,
     limits: Limits,
     cache: Arc<HttpCache>,
     turns: Turns,
@@ -94,24 +98,18 @@ impl<B: SourceBody> Pump<B> {
     pub(super) fn new(
         flight: Option<ArrivingBody>,
         feed: Feed,
-        source: Pin<Box<B>>,
+        (source, comments): (Pin<Box<B>>, CommentFilter),
         limits: Limits,
         cache: Arc<HttpCache>,
     ) -> Self {
-        Self { flight, feed, source, limits, cache, turns: Turns::default() }
+        Self { flight, feed, source, comments, limits, cache, turns: Turns::default() }
     }
 
     /// Dropped at any point, it leaves no client waiting: its flight is abandoned,
     /// and the readers get an error.
     pub(super) async fn run(mut self) {
         let stop = self.keep().await;
-        let mut flight = self.flight.take();
-        if let Some(stream) = flight.as_mut().and_then(|flight| flight.stream.as_mut()) {
-            let held_back = stream.finish();
-            if !held_back.is_empty() {
-                self.feed.push(held_back);
-            }
-        }
+        let flight = self.flight.take();
         match stop {
             PumpEnd::Complete => {
                 let whole = self.feed.whole();
@@ -142,10 +140,7 @@ impl<B: SourceBody> Pump<B> {
             let before = self.feed.length();
             // The earlier of the two, where there is one.
             let kind = match self.next(pauses_at.into_iter().chain(until).min()).await {
-                Ok(Some(next)) => {
-                    let next = self.without_comments(next);
-                    self.hand_on(next)
-                }
+                Ok(Some(next)) => self.hand_on(next),
                 Ok(None) => return PumpEnd::Deserted,
                 Err(_) if until.is_none_or(|until| until > Instant::now()) => {
                     pauses_at = None;
@@ -177,14 +172,19 @@ impl<B: SourceBody> Pump<B> {
         }
     }
 
-    /// Takes out the comments of another cache: each reader gets its own.
-    fn without_comments(&mut self, next: Next) -> Next {
-        let stream = self.flight.as_mut().and_then(|flight| flight.stream.as_mut());
-        match (stream, next) {
-            (Some(stream), Some(Ok(frame))) => {
-                Some(Ok(frame.map_data(|chunk| stream.without_comments(chunk))))
+    /// Hands a chunk on without comments, and before all else what was held back for one.
+    fn filter(&mut self, next: Next) -> Next {
+        match next {
+            Some(Ok(frame)) if frame.is_data() => {
+                Some(Ok(frame.map_data(|chunk| self.comments.take(chunk))))
             }
-            (_, next) => next,
+            next => {
+                let held_back = self.comments.finish();
+                if !held_back.is_empty() {
+                    self.feed.push(held_back);
+                }
+                next
+            }
         }
     }
 
@@ -224,8 +224,8 @@ impl<B: SourceBody> Pump<B> {
         }
     }
 
-    fn hand_on(&self, next: Next) -> FrameKind {
-        let frame = match next {
+    fn hand_on(&mut self, next: Next) -> FrameKind {
+        let frame = match self.filter(next) {
             Some(Ok(frame)) => frame,
             Some(Err(error)) => return FrameKind::Broken(error),
             None if self.limits.is_broken(self.feed.length(), true) => return broken_off(),
