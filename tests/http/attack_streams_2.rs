@@ -212,7 +212,7 @@ async fn a_known_id_is_answered_at_once_though_each_request_validates_the_stream
     assert!(back.took < secs(1), "{:?}", back.took);
 }
 
-// Promise: clients get the bytes of the origin. The response is shared with those that wait and is not
+// Promise: clients get the bytes of the origin. The response is shared with the waiters and is not
 // stored, as it is too old for later ones.
 // Cause: the filter of comments belonged to what is stored; without that, what it held back was lost.
 #[tokio::test(start_paused = true)]
