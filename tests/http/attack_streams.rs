@@ -8,33 +8,13 @@ use http_body_util::BodyExt;
 use tower::ServiceExt;
 use tower_layer::Layer;
 use tower_stampede::CacheOutcome::*;
-use tower_stampede::{HttpLayer, HttpService, HttpStampede, Mode, Stampede, StreamRule};
+use tower_stampede::{HttpService, HttpStampede, Mode, Stampede, StreamRule};
 
 use super::query::with_body;
+use super::shared_streams::{EVENTS, done, fed_events, shared};
 use super::streaming::fed::*;
 use crate::kit::http::*;
 use crate::kit::spawn;
-
-const EVENTS: [&str; 4] =
-    ["id: 1\ndata: one\n\n", "id: 2\ndata: two\n\n", "id: 3\ndata: three\n\n", "data: [DONE]\n\n"];
-
-fn done() -> StreamRule {
-    StreamRule::end_mark("data: [DONE]").ttl(secs(600))
-}
-
-fn shared(rule: StreamRule) -> HttpLayer {
-    origin_only().http_layer().share_streams(rule)
-}
-
-/// An origin of event streams that the test feeds, with these further fields.
-fn fed_events(sources: &Sources, fields: &'static [(&'static str, &'static str)]) -> Origin {
-    let sources = sources.clone();
-    Origin::new(move |_| {
-        let answer = Answer::status(200).body(sources.body());
-        let answer = answer.header("content-type", "text/event-stream");
-        fields.iter().fold(answer, |answer, (name, value)| answer.header(name, value))
-    })
-}
 
 /// An origin that sends what follows the event that a request names, in its last field.
 fn resuming() -> Origin {

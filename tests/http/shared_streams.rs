@@ -18,23 +18,33 @@ use super::streaming::fed::*;
 use crate::kit::http::*;
 
 /// A stream of three events and its end.
-const EVENTS: [&str; 4] =
+pub(super) const EVENTS: [&str; 4] =
     ["id: 1\ndata: one\n\n", "id: 2\ndata: two\n\n", "id: 3\ndata: three\n\n", "data: [DONE]\n\n"];
 
-fn done() -> StreamRule {
+pub(super) fn done() -> StreamRule {
     StreamRule::end_mark("data: [DONE]").ttl(secs(600))
 }
 
-fn shared(rule: StreamRule) -> HttpLayer {
+pub(super) fn shared(rule: StreamRule) -> HttpLayer {
     origin_only().http_layer().share_streams(rule)
 }
 
+type Fields = &'static [(&'static str, &'static str)];
+
+/// An origin of event streams that the test feeds, with these further fields.
+pub(super) fn fed_events(sources: &Sources, fields: Fields) -> Origin {
+    fed(sources, || Answer::status(200), fields)
+}
+
 /// What axum's `Sse` says of its responses.
-fn events_of(sources: &Sources, fields: &'static [(&'static str, &'static str)]) -> Origin {
+fn events_of(sources: &Sources, fields: Fields) -> Origin {
+    fed(sources, || Answer::status(200).header("cache-control", "no-cache"), fields)
+}
+
+fn fed(sources: &Sources, head: fn() -> Answer, fields: Fields) -> Origin {
     let sources = sources.clone();
     Origin::new(move |_| {
-        let answer = Answer::ok("no-cache", sources.body());
-        let answer = answer.header("content-type", "text/event-stream");
+        let answer = head().body(sources.body()).header("content-type", "text/event-stream");
         fields.iter().fold(answer, |answer, (name, value)| answer.header(name, value))
     })
 }

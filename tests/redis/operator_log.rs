@@ -25,18 +25,18 @@ fn shop(url: &str) -> Stampede<u64> {
     builder.wait_timeout(LIMIT).redis(redis).build().unwrap()
 }
 
-/// A process that computes the key for ever.
-struct OtherProcess(Child);
+/// A process that runs this test alone, and finds the URL of Redis in a variable.
+pub(super) struct OtherProcess(Child);
 
 impl OtherProcess {
-    fn start(url: &str) -> Self {
+    pub(super) fn start(variable: &str, url: &str) -> Self {
         let test = std::thread::current().name().expect("a test's thread has its name").to_owned();
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", &test]).env(URL, url);
+        command.args(["--exact", &test]).env(variable, url);
         Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
     }
 
-    fn kill(&mut self) {
+    pub(super) fn kill(&mut self) {
         // SIGKILL: it gives nothing up.
         self.0.kill().unwrap();
         self.0.wait().unwrap();
@@ -45,6 +45,7 @@ impl OtherProcess {
 
 impl Drop for OtherProcess {
     fn drop(&mut self) {
+        // It may be dead already: no matter.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
@@ -72,7 +73,7 @@ async fn the_log_tells_of_a_killed_leader_of_a_frozen_redis_and_of_its_return() 
     assert_eq!(cache.get("nothing is here").await, None);
     eventually("it listens", || cache.health() == Health::Up).await;
 
-    let mut other = OtherProcess::start(&url);
+    let mut other = OtherProcess::start(URL, &url);
     let lock = format!("stampede:2:shop:{{{KEY}}}:l");
     eventually("the other process computes", || server.tell(&format!("EXISTS {lock}")) == ":1")
         .await;

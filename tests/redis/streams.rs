@@ -2,7 +2,6 @@
 //! that is cut reaches Redis.
 
 use std::io;
-use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -12,6 +11,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tower_stampede::{Chunks, Health, Producer, Recording, Redis, Stampede};
 
+use super::operator_log::OtherProcess;
 use crate::kit::origin::{MINUTE, MS, SECOND, settings, within};
 use crate::kit::redis::{Server, eventually};
 use crate::kit::redis_caches::{DELAYED, LIMIT, OP_TIMEOUT, record, registered};
@@ -173,31 +173,6 @@ async fn one_process_produces_and_the_other_gets_the_same_bytes_at_the_end() {
 /// Where the other process finds Redis; it is there in that process alone.
 const URL: &str = "KILLED_PRODUCER_REDIS";
 
-struct OtherProcess(Child);
-
-impl OtherProcess {
-    fn start(server: &Server) -> Self {
-        let test = std::thread::current().name().expect("a test's thread has its name").to_owned();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", &test]).env(URL, server.url());
-        Self(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
-    }
-
-    fn kill(&mut self) {
-        // SIGKILL: it gives nothing up.
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
-}
-
-impl Drop for OtherProcess {
-    fn drop(&mut self) {
-        // It may be dead already: no matter.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// Produces `k` until it is killed, and says in Redis that it is in the middle.
 async fn produce_for_ever(url: &str) {
     let cache = process(url, OP_TIMEOUT, LEASE);
@@ -220,7 +195,7 @@ async fn a_killed_producer_leaves_nothing_and_the_next_process_produces_the_whol
     }
     let server = Server::start();
     let (source, [cache]) = (Source::default(), hasty(&server).await);
-    let mut other = OtherProcess::start(&server);
+    let mut other = OtherProcess::start(URL, &server.url());
     eventually("the other is in the middle", || has_record(&server, "middle", 'v')).await;
     let readers: Vec<_> = (0..10).map(|_| source.read(&cache, "k")).collect();
     eventually("this process waits", || registered(&server, "k") == 1).await;
