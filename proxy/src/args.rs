@@ -238,8 +238,8 @@ struct ConnectionArgs {
     /// How many at once, web sockets included [default: 10000]
     #[arg(long, value_name = "N", value_parser = at_least_one, allow_negative_numbers = true)]
     max_connections: Option<usize>,
-    /// Requests with a longer header section get 431, and responses with a longer one are not
-    /// stored [default: 16384]
+    /// Requests with a longer header section get 431, and responses with one that is 1 KiB longer
+    /// than this are not stored [default: 16384]
     #[arg(long, value_name = "BYTES", value_parser = at_least_one, allow_negative_numbers = true)]
     max_header_bytes: Option<usize>,
     /// How long a TLS handshake and a request's head may take, and how long a connection may be
@@ -285,7 +285,7 @@ struct OperatorArgs {
     #[arg(long, value_name = "PATH", value_parser = Destination::read)]
     access_log_file: Option<Destination>,
     /// Leave the keys of the stored responses to the next process, in this file, and load those
-    /// that are in it before listening [default: none]
+    /// that are in it before serving [default: none]
     #[arg(long, value_name = "FILE")]
     manifest: Option<PathBuf>,
     /// How long new connections are still accepted after SIGTERM, while /healthz answers 503

@@ -21,6 +21,9 @@ pub(crate) enum Command {
         /// The new file; one that exists is never overwritten
         #[arg(long, value_name = "FILE", default_value = "proxy.toml")]
         file: PathBuf,
+        /// The authorities of an https origin, as PEM [default: those of the system]
+        #[arg(long, value_name = "FILE", requires = "origin")]
+        origin_ca: Option<PathBuf>,
     },
     /// Print the completions of the flags for a shell
     Completions { shell: Shell },
@@ -33,14 +36,18 @@ impl Command {
     pub(crate) fn run(&self) -> Result<(), String> {
         let mut text = Vec::new();
         match self {
-            Self::Init { origin, file } => return init::run(origin.as_ref(), file),
+            Self::Init { origin, file, origin_ca } => {
+                return init::run(origin.as_ref(), origin_ca.as_deref(), file);
+            }
             Self::Completions { shell } => {
                 clap_complete::generate(*shell, &mut Args::command(), "stampede-proxy", &mut text);
+                if *shell == Shell::Bash {
+                    // Two parts of the script write the name of a program with a hyphen in two ways.
+                    let script = String::from_utf8_lossy(&text);
+                    text = script.replace("stampede__subcmd__proxy", "stampede__proxy").into();
+                }
             }
-            Self::Man => {
-                let page = clap_mangen::Man::new(Args::command());
-                page.render(&mut text).map_err(|error| error.to_string())?;
-            }
+            Self::Man => man(&mut text).map_err(|error| error.to_string())?,
         }
         match io::stdout().write_all(&text) {
             // The reader has had enough: `man` was left, or `head` has its lines.
@@ -48,4 +55,28 @@ impl Command {
             written => written.map_err(|error| error.to_string()),
         }
     }
+}
+
+/// One page: the commands have none of their own.
+fn man(page: &mut Vec<u8>) -> io::Result<()> {
+    let mut command = Args::command();
+    command.build();
+    let names: Vec<_> = command.get_subcommands().map(|one| one.get_name().to_owned()).collect();
+    let main = names.iter().fold(command.clone(), |main, name| {
+        main.mut_subcommand(name, |command| command.hide(true))
+    });
+    clap_mangen::Man::new(main).render(page)?;
+    writeln!(page, ".SH COMMANDS")?;
+    for command in command.get_subcommands_mut() {
+        let usage = command.render_usage().to_string();
+        let usage = usage.trim_start_matches("Usage: ").replace('-', "\\-");
+        let about = command.get_about().map(ToString::to_string).unwrap_or_default();
+        writeln!(page, ".TP\n\\fB{usage}\\fR\n{about}")?;
+        for argument in command.get_arguments().filter(|one| one.get_id() != "help") {
+            let help = argument.get_help().map(ToString::to_string).unwrap_or_default();
+            let argument = argument.to_string().replace('-', "\\-");
+            writeln!(page, ".br\n\\fI{argument}\\fR: {help}")?;
+        }
+    }
+    Ok(())
 }

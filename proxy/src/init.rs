@@ -8,10 +8,12 @@ use std::fmt::Write as _;
 use std::fs::OpenOptions;
 use std::io::{self, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 use http::header::{self, HeaderMap, HeaderName};
 use http::uri::Scheme;
 use http::{Request, StatusCode};
+use tokio::time::timeout;
 use tower_service::Service;
 
 use crate::incoming::ClientBody;
@@ -28,6 +30,9 @@ const EXAMPLE: &str = "http://127.0.0.1:9000";
 const SHOWN: [&str; 8] =
     ["server", "cache-control", "expires", "vary", "set-cookie", "etag", "age", "cache-status"];
 
+/// How long the origin may take for the header section of its answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// A longer value of a field is cut in the comment.
 const MAX_SHOWN: usize = 200;
 
@@ -35,7 +40,11 @@ const TAGS: [&str; 4] = ["surrogate-key", "xkey", "cache-tag", "edge-cache-tag"]
 const LIFETIMES: [&str; 2] = ["surrogate-control", "x-accel-expires"];
 
 /// Writes the file. The error is a line for the operator; then there is no new file.
-pub(crate) fn run(origin: Option<&Server>, file: &Path) -> Result<(), String> {
+pub(crate) fn run(
+    origin: Option<&Server>,
+    authorities: Option<&Path>,
+    file: &Path,
+) -> Result<(), String> {
     let name = file.display();
     // Before the look: the origin has no work for nothing. `create_new` has the last word.
     if file.exists() {
@@ -43,7 +52,7 @@ pub(crate) fn run(origin: Option<&Server>, file: &Path) -> Result<(), String> {
     }
     let url = origin.map_or_else(|| EXAMPLE.into(), url_of);
     let page = match origin {
-        Some(origin) => Some(look(origin).map_err(|reason| {
+        Some(origin) => Some(look(origin, authorities).map_err(|reason| {
             format!(
                 "cannot look at {url}: {reason}; start the origin, or leave it out: \
                  `stampede-proxy init` writes the file without a look"
@@ -51,7 +60,7 @@ pub(crate) fn run(origin: Option<&Server>, file: &Path) -> Result<(), String> {
         })?),
         None => None,
     };
-    let text = text(&url, page.as_ref());
+    let text = text(&url, authorities, page.as_ref());
     let mut new =
         OpenOptions::new().write(true).create_new(true).open(file).map_err(|error| match error
             .kind()
@@ -83,9 +92,9 @@ struct FrontPage {
 }
 
 /// Asks for `/`, as the first client of a proxy without settings.
-fn look(origin: &Server) -> Result<FrontPage, String> {
+fn look(origin: &Server, authorities: Option<&Path>) -> Result<FrontPage, String> {
     let tls = match origin.scheme == Scheme::HTTPS {
-        true => Some(tls::client_config(None)?),
+        true => Some(tls::client_config(authorities)?),
         false => None,
     };
     let mut settings = Settings::default();
@@ -100,7 +109,10 @@ fn look(origin: &Server) -> Result<FrontPage, String> {
         let (mut parts, body) = request.into_parts();
         let live = Live::new(&cache, settings, tls, Via::new());
         let mut service = live.service_for(&mut parts).clone();
-        service.call(Request::from_parts(parts, body)).await.map_err(|error| {
+        // Before the cache itself would answer, in the place of an origin that does not.
+        let answer = timeout(PATIENCE, service.call(Request::from_parts(parts, body))).await;
+        let answer = answer.map_err(|_| format!("no answer within {} s", PATIENCE.as_secs()))?;
+        answer.map_err(|error| {
             let cause = error.source().map(|cause| format!(" ({cause})"));
             format!("{error}{}", cause.unwrap_or_default())
         })
@@ -112,7 +124,7 @@ fn look(origin: &Server) -> Result<FrontPage, String> {
 }
 
 /// Makes the file. Lines that begin with `#` and no blank are settings that are not in force.
-fn text(url: &str, page: Option<&FrontPage>) -> String {
+fn text(url: &str, authorities: Option<&Path>, page: Option<&FrontPage>) -> String {
     let mut text = HEAD.to_owned();
     if let Some(page) = page {
         describe(&mut text, url, page);
@@ -122,7 +134,11 @@ fn text(url: &str, page: Option<&FrontPage>) -> String {
     if page.is_none() {
         text += "# An example: write the URL of your server here.\n";
     }
-    let _ = write!(text, "[[origin]]\nurl = \"{url}\"\n\n[cache]\n");
+    let _ = write!(text, "[[origin]]\nurl = \"{url}\"\n\n");
+    if let Some(file) = authorities {
+        let _ = write!(text, "[upstream]\nca = {:?}\n\n", file.display().to_string());
+    }
+    text += "[cache]\n";
     let none = HeaderMap::new();
     let fields = page.map_or(&none, |page| &page.fields);
     advise_on_lifetime(&mut text, fields);
@@ -141,16 +157,22 @@ fn describe(text: &mut String, url: &str, page: &FrontPage) {
             let _ = writeln!(text, "#     {name}: {}", shown(name, value.as_bytes()));
         }
     }
-    let is_stored = values(fields, &HeaderName::from_static("cache-status"))
-        .any(|member| member.split(';').any(|word| word.trim() == "stored"));
+    // The last member is the proxy's own: there may be caches behind it.
+    let own = values(fields, &HeaderName::from_static("cache-status")).last();
+    let own = own.and_then(|members| members.rsplit(',').next()).unwrap_or_default();
+    let is_stored = own.split(';').any(|word| word.trim() == "stored");
     text.push_str(match is_stored {
-        true => "# So the proxy stores this page, and all clients share it.\n",
+        true => {
+            "# So the proxy stores this page for clients without credentials, once its body has come\n\
+             # whole, and is no longer than `max_body` (1 MiB). A cookie is a credential: clients that send\n\
+             # one share the page where the response says `public`, or where their cookies are ignored.\n"
+        }
         false => {
             "# So the proxy does not store this page. docs/http.md explains the words of\n\
              # Cache-Status.\n"
         }
     });
-    if status.is_redirection() {
+    if status.is_redirection() && *status != StatusCode::NOT_MODIFIED {
         text.push_str("# It is a redirection: look at its target, too, with `curl -sI`.\n");
     } else if status.is_client_error() || status.is_server_error() {
         text.push_str("# It is an error: check the URL of the origin before you use this file.\n");
@@ -162,6 +184,7 @@ fn shown(name: &str, value: &[u8]) -> String {
     let value = String::from_utf8_lossy(value);
     let value = match (name, value.split_once('=')) {
         ("set-cookie", Some((cookie, _))) => format!("{cookie}=..."),
+        ("set-cookie", None) => "...".to_owned(),
         _ => value.into_owned(),
     };
     let plain = value.chars().map(|c| if c == ' ' || c.is_ascii_graphic() { c } else { '?' });
@@ -263,7 +286,7 @@ const REST: &str = "
 #[redis]
 #url = \"redis://127.0.0.1:6379\"
 
-# Purges, health and metrics. The token is in this file, or in STAMPEDE_ADMIN_TOKEN.
+# Purges, health and metrics. The token is in a file of its own, or in STAMPEDE_ADMIN_TOKEN.
 #[admin]
 #listen = \"127.0.0.1:9100\"
 #token_file = \"/etc/stampede/token\"

@@ -32,8 +32,8 @@ pub(crate) const VARIABLE: &str = "STAMPEDE_ADMIN_TOKEN";
 const LEAST_LENGTH: usize = 16;
 
 /// What is said of a path that is none.
-const PATHS: &str = "no such path; there are GET /healthz, /metrics, /stats, /health, /log, /mode \
-                     and /keys, PUT /mode, POST /purge, and PURGE of a URI or of *";
+const PATHS: &str = "no such path; there are GET /healthz, /metrics, /stats, /health, /log, /mode, \
+                     /keys and /top, PUT /mode, POST /purge, and PURGE of a URI or of *";
 
 /// How long a connection may last, from its first byte to its last.
 const LIFETIME: Duration = Duration::from_secs(30);

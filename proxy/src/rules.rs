@@ -104,10 +104,25 @@ impl Paths {
         }
     }
 
-    /// Returns whether this matches all that `other` matches, where that is easy to tell.
+    /// Returns whether this matches all that `other` matches, as far as can be told: by the patterns, or
+    /// because it matches all that `other` is tried with.
     fn covers(&self, other: &Self) -> bool {
         self.pattern == other.pattern
             || self.as_prefix().is_some_and(|wide| other.begin().starts_with(wide))
+            || other.samples().is_some_and(|paths| paths.iter().all(|path| self.match_path(path)))
+    }
+
+    /// Returns paths that it matches: near and far ones. None where it has more than a beginning.
+    fn samples(&self) -> Option<Vec<String>> {
+        const BELOW: [&str; 4] = ["", "/q", "/q/z7.k", "/q/z7/9/v"];
+        let below = |folder: &str| BELOW.map(|rest| format!("{folder}{rest}")).to_vec();
+        match &self.pattern {
+            Pattern::Prefix(prefix) => Some(below(prefix.strip_suffix('/').unwrap_or(prefix))),
+            Pattern::Glob(text) if literal_begin(text) == text => Some(vec![text.clone()]),
+            Pattern::Glob(text) => {
+                folder_of(text).filter(|folder| literal_begin(folder) == *folder).map(below)
+            }
+        }
     }
 
     /// Returns the prefix that it matches all paths of, if there is one: `/a/` for `/a/**`. But

@@ -105,6 +105,30 @@ async fn each_setting_that_init_offers_is_accepted() {
     assert!(output.status.success(), "{said}");
 }
 
+/// The file calls nothing stored that another cache has stored, and shows no secret without a name.
+#[tokio::test(flavor = "multi_thread")]
+async fn init_says_what_this_proxy_makes_of_the_page() {
+    let (_folder, file) = place();
+    const BEHIND: Fields = &[
+        ("cache-control", "no-store"),
+        ("cache-status", "other; fwd=miss; stored"),
+        ("set-cookie", "top-secret"),
+    ];
+    let text = written(&Backend::start(Answer::ok(BEHIND).head(Pace::AtOnce)).await, &file).await;
+    assert!(text.contains("So the proxy does not store this page"), "{text}");
+    assert!(!text.contains("top-secret"), "{text}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn init_takes_no_answer_of_its_own_for_one_of_a_silent_origin() {
+    let (_folder, file) = place();
+    let silent = Origin::bind().await;
+    let (output, said) = run(&["init", &silent.url(), "--file", &file]).await;
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("no answer within 10 s"), "{said}");
+    assert!(!std::fs::exists(&file).unwrap());
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn init_without_an_origin_writes_an_example_that_is_accepted() {
     let (_folder, file) = place();
@@ -165,7 +189,9 @@ async fn the_completions_complete_flags_and_commands() {
             "bash" => {
                 "COMP_WORDS=(stampede-proxy --stale-if-d); COMP_CWORD=1; \
                  _stampede__proxy stampede-proxy --stale-if-d stampede-proxy; \
-                 [[ ${COMPREPLY[*]} == --stale-if-disconnected-ms ]]"
+                 [[ ${COMPREPLY[*]} == --stale-if-disconnected-ms ]] || exit 1; \
+                 COMP_WORDS=(stampede-proxy init --fi); COMP_CWORD=2; \
+                 _stampede__proxy stampede-proxy --fi init; [[ ${COMPREPLY[*]} == --file ]]"
             }
             "fish" | "zsh" => "",
             _ => continue,
@@ -188,6 +214,10 @@ async fn the_page_for_man_has_each_flag_and_no_error() {
     for flag in flags {
         assert!(page.contains(&flag.replace('-', "\\-")), "{flag}");
     }
+    for command in ["stampede\\-proxy init", "\\-\\-origin\\-ca", "stampede\\-proxy completions"] {
+        assert!(page.contains(command), "{command}");
+    }
+    assert!(!page.contains("(1)\n"), "it names no page that is not there: {page}");
     match system("groff", &["-man", "-Tutf8", "-ww", "-z"], &page) {
         Some(output) => assert!(output.status.success() && output.stderr.is_empty(), "{output:?}"),
         None => println!("not run: no groff"),

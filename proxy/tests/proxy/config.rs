@@ -590,3 +590,38 @@ async fn the_access_log_has_a_line_for_each_request_and_no_client_can_forge_one(
     assert!(lines[0].ends_with(end), "{text}");
     assert!(lines[1].contains("\"GET / HTTP/1.1\" 400 "), "{text}");
 }
+
+/// Found by a reader: the account behind such a rule was shared.
+#[tokio::test]
+async fn a_bypass_behind_a_pattern_that_matches_all_its_paths_is_an_error() {
+    let check = async |first: &str, then: &str| {
+        let text = format!(
+            "[[origin]]\nurl = \"http://127.0.0.1:9\"\n[[rule]]\nname = \"pages\"\n{first}\nttl = \"1h\"\n\
+             [[rule]]\nname = \"account\"\n{then}\nbypass = true\n"
+        );
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), text).unwrap();
+        let path = file.path().to_str().unwrap().to_owned();
+        let ran = move || Proxy::refuse(&["--config", &path, "--check-config"]);
+        let output = tokio::task::spawn_blocking(ran).await.unwrap();
+        (output.status.success(), String::from_utf8(output.stderr).unwrap())
+    };
+    for (first, then) in [
+        ("glob = \"/{account,shop}/**\"", "glob = \"/account/**\""),
+        ("glob = \"/*ccount/**\"", "glob = \"/account/**\""),
+        ("glob = \"/account*\"", "glob = \"/account\""),
+        ("glob = \"/a*/**\"", "prefix = \"/account/\""),
+    ] {
+        let (is_good, said) = check(first, then).await;
+        assert!(!is_good && said.contains("`account`: never applies"), "{first} {then}: {said}");
+    }
+    for (first, then) in [
+        ("glob = \"/account/public/**\"", "glob = \"/account/**\""),
+        ("glob = \"/account/*\"", "glob = \"/account/**\""),
+        ("glob = \"**/*.css\"", "prefix = \"/account/\""),
+        ("glob = \"/account*\"", "prefix = \"/account\""),
+    ] {
+        let (is_good, said) = check(first, then).await;
+        assert!(is_good, "{first} {then}: {said}");
+    }
+}
