@@ -242,7 +242,7 @@ fn advise_on_cookies(text: &mut String, fields: &HeaderMap) {
     }
     text.push_str(
         "# Cookies that change nothing in your pages, such as those of analytics, can be ignored:\n\
-         #ignore_cookies = [\"_ga*\", \"_gid\"]\n\
+         #ignore_cookies = [\"_ga\", \"_ga_*\", \"_gid\"]\n\
          # Parameters of the query that change nothing, too:\n\
          #ignore_query = [\"utm_*\", \"fbclid\", \"gclid\"]\n",
     );
