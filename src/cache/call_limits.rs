@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::Either;
+use futures_util::future::{Either, poll_immediate};
 use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::cache::call_options::CallContext;
@@ -75,6 +75,11 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             lookup => Either::Right(self.answer_at_once(work, lookup, lead_by, refresh_by)),
         };
         let mut answer = pin!(answer);
+        if let Some(answer) = poll_immediate(&mut answer).await {
+            return answer;
+        }
+        // What it waits for; later the key may have another one.
+        let computation = self.engine.running(&key);
         let stale_now = || self.stale_now(&key, context.as_deref());
         if let Some(at) = ends_at(limits.soft) {
             if let Ok(answer) = timeout_at(at, &mut answer).await {
@@ -97,7 +102,7 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         let error = self.engine.waited_too_long(&key);
         let served = stale_now();
         if let Some(Answer::Entry(entry, _)) = &served {
-            self.engine.hide_once(&key, &error, entry);
+            self.engine.hide_once(&key, computation.as_deref(), &error, entry);
         }
         self.count(served.ok_or_else(|| Failed::of(error, CacheOutcome::Refused)))
     }

@@ -124,7 +124,7 @@ impl Computation {
 
     /// Returns whether a failure of its call that a stale value hides is to be reported: at the
     /// first question only, whether callers gave up waiting for it or it has failed.
-    pub(super) fn report_once(&self) -> bool {
+    pub(crate) fn report_once(&self) -> bool {
         self.call().is_reported.set(()).is_ok()
     }
 

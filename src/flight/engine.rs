@@ -199,13 +199,23 @@ impl<V: Send + Sync + 'static> Engine<V> {
         }
     }
 
-    /// Serves `entry` in place of a failure of what runs for its key. It is reported unless
-    /// a failure of the same computation was.
-    pub(crate) fn hide_once(&self, key: &Key, error: &Error, entry: &Entry<V>) {
+    /// Returns the computation that runs for a key, or is to.
+    pub(crate) fn running(&self, key: &Key) -> Option<Arc<Computation>> {
         let shard = self.table.shard(key).lock();
-        let running = shard.flight(key.as_bytes()).map(|flight| Arc::clone(&flight.computation));
-        drop(shard);
-        if running.is_none_or(|computation| computation.report_once()) {
+        shard.flight(key.as_bytes()).map(|flight| Arc::clone(&flight.computation))
+    }
+
+    /// Serves `entry` in place of the result of a computation. It is reported unless a failure of that
+    /// computation was, or the entry is no stale one.
+    pub(crate) fn hide_once(
+        &self,
+        key: &Key,
+        computation: Option<&Computation>,
+        error: &Error,
+        entry: &Entry<V>,
+    ) {
+        let is_stale = entry.window().stale_age(self.clock.now()).is_some();
+        if is_stale && computation.is_none_or(Computation::report_once) {
             self.report_hidden(key, error, entry);
         }
     }

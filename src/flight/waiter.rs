@@ -605,9 +605,7 @@ pub(super) fn stand_in_once<V: Send + Sync + 'static>(
     (key, computation): (&Key, &Computation),
     error: &Error,
 ) -> Option<Arc<Entry<V>>> {
-    let entry = caller.fallback_for(error)?;
-    if computation.report_once() {
-        engine.report_hidden(key, error, &entry);
-    }
-    Some(entry)
+    caller
+        .fallback_for(error)
+        .inspect(|entry| engine.hide_once(key, Some(computation), error, entry))
 }

@@ -232,8 +232,10 @@ impl Ledger {
         let mut faded_at = self.faded_at.lock();
         let before = *faded_at.get_or_insert(now);
         if now.since(before) >= HALF {
+            let hours = now.since(before).as_secs() / HALF.as_secs();
             *faded_at = Some(now);
-            self.keys.lock().rows.iter_mut().for_each(|row| row.rank /= 2);
+            let part = 1 << hours.min(31);
+            self.keys.lock().rows.iter_mut().for_each(|row| row.rank /= part);
         }
     }
 

@@ -337,3 +337,92 @@ async fn a_cache_that_is_off_hides_nothing() {
     let lines = log.lines();
     assert!(matches!(&lines[..], [line] if line.contains("the mode was switched")), "{lines:?}");
 }
+
+async fn with_stale_value() -> Stampede<u64> {
+    let settings = settings().stale_if_error(HOUR).wait_timeout(5 * SECOND);
+    let cache: Stampede<u64> = settings.build().unwrap();
+    cache.put("k", 100).await;
+    pass(2 * MINUTE).await;
+    cache
+}
+
+/// The flight has left the table then.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_that_waits_too_long_is_one_hidden_failure_also_after_a_stale_mark() {
+    let (log, _listening) = heard();
+    let cache = with_stale_value().await;
+    let origin = Origin::taking(20 * SECOND);
+    origin.usually(Answer::Fail);
+    let callers = spawn_herd(100, |_| {
+        let (cache, compute) = (cache.clone(), origin.compute());
+        async move { *cache.entry("k").timeout(3 * SECOND).get_or_compute(compute).await.unwrap() }
+    });
+    pass(SECOND).await;
+    cache.mark_stale("k").await;
+    assert_eq!(gather(callers).await, [100; 100]);
+    pass(MINUTE).await;
+    assert_eq!(origin.calls(), 1);
+    assert_eq!(told(&log), [1], "{}", log.text());
+}
+
+/// The callers of the old flight take the one report of the new one.
+#[tokio::test(start_paused = true)]
+async fn a_failure_after_a_stale_mark_is_told_though_callers_of_the_flight_before_it_gave_up() {
+    let (log, _listening) = heard();
+    let cache = with_stale_value().await;
+    let (before, after) = (Origin::taking(20 * SECOND), Origin::taking(4 * SECOND));
+    after.usually(Answer::Fail);
+    let ask = |origin: &Origin, timeout| {
+        let (cache, compute) = (cache.clone(), origin.compute());
+        async move { *cache.entry("k").timeout(timeout).get_or_compute(compute).await.unwrap() }
+    };
+    let first = spawn_herd(1, |_| ask(&before, 3 * SECOND));
+    pass(SECOND).await;
+    cache.mark_stale("k").await;
+    let second = spawn_herd(1, |_| ask(&after, 10 * SECOND));
+    assert_eq!(gather(first).await, [100]);
+    assert_eq!(gather(second).await, [100]);
+    all_have_run().await;
+    assert_eq!((before.calls(), after.calls()), (1, 1));
+    assert!(log.text().contains("call 1 failed"), "two computations: {}", log.text());
+    assert_eq!(told(&log), [1, 2], "two computations: {}", log.text());
+}
+
+/// The value is fresh: no stale one hides anything.
+#[tokio::test(start_paused = true)]
+async fn callers_that_are_served_a_fresh_value_at_their_time_out_hide_no_failure() {
+    for timeout in [3 * SECOND, HOUR] {
+        let (log, _listening) = heard();
+        let cache = with_stale_value().await;
+        let origin = Origin::taking(8 * SECOND);
+        let callers = spawn_herd(100, |_| {
+            let (cache, compute) = (cache.clone(), origin.compute());
+            async move { *cache.entry("k").timeout(timeout).get_or_compute(compute).await.unwrap() }
+        });
+        pass(SECOND).await;
+        cache.put("k", 200).await;
+        let answers = gather(callers).await;
+        assert!(answers.iter().filter(|it| **it == 200).count() >= 99, "{answers:?}");
+        assert_eq!(told(&log), [0; 0], "{timeout:?} {}", log.text());
+    }
+}
+
+/// The computation fails in the moment in which its callers give up.
+#[tokio::test(start_paused = true)]
+async fn a_crowd_whose_wait_ends_with_the_flight_is_one_hidden_failure() {
+    for (timeout, takes) in [(3, 3), (5, 5), (60, 5)] {
+        let (log, _listening) = heard();
+        let cache = with_stale_value().await;
+        let origin = Origin::taking(takes * SECOND);
+        origin.usually(Answer::Fail);
+        let callers = spawn_herd(100, |_| {
+            let (cache, compute) = (cache.clone(), origin.compute());
+            async move {
+                *cache.entry("k").timeout(timeout * SECOND).get_or_compute(compute).await.unwrap()
+            }
+        });
+        assert_eq!(gather(callers).await, [100; 100]);
+        pass(MINUTE).await;
+        assert_eq!(told(&log), [1], "{timeout} {}", log.text());
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tower_stampede::{Builder, Cache, Computed, ToKey};
+use tower_stampede::{Builder, Cache, Computed, Mode, ToKey};
 
 use crate::kit::origin::*;
 
@@ -262,4 +262,30 @@ async fn the_refresh_of_a_popular_key_is_not_cancelled_when_callers_that_joined_
     seconds(20).await;
     assert_eq!((origin.calls(), origin.dropped()), (1, 0));
     assert!(is_refreshed(&cache, 1_u64));
+}
+
+/// As `a_key_that_was_popular_yesterday_makes_room_for_one_of_today`, but that no look comes
+/// meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_key_of_yesterday_makes_room_after_a_day_without_a_look() {
+    for (is_off, times) in [(false, 33), (true, 33), (false, 10_000), (true, 10_000)] {
+        let origin = Origin::new();
+        let cache = numbers(&origin);
+        let _kept = cache.keep_popular(1);
+        used(&cache, 1000, times).await;
+        if is_off {
+            cache.handle().set_mode(Mode::Off);
+            for _ in 0..24 * 60 {
+                pass(MINUTE).await;
+            }
+            cache.handle().set_mode(Mode::On);
+        } else {
+            tokio::time::advance(24 * 60 * MINUTE).await;
+            all_have_run().await;
+        }
+        used(&cache, 1000, 1).await;
+        used(&cache, 3000, 129).await;
+        seconds(58).await;
+        assert!(is_refreshed(&cache, 3000), "off: {is_off}, {times} uses");
+    }
 }

@@ -19,7 +19,7 @@ use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::error_response::OriginFailure;
 use crate::http::flow::fill::{self, ArrivalTime};
-use crate::http::flow::lookup::{ClientRequest, HttpCaller};
+use crate::http::flow::lookup::{ClientRequest, HttpCaller, RefreshedEntry};
 use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
 use crate::http::rules::decline_reason::{ends_refreshed, is_failure, is_gone, is_of_target};
 use crate::http::rules::lifetime::{Source, Times};
@@ -361,15 +361,14 @@ impl HttpCaller {
         why: DeclineReason,
         stale_until: Option<Tick>,
     ) -> Conclusion<StoredResponse> {
-        match why {
-            _ if self.refreshed.is_none() => {}
-            // No client reads it: they are served the stale response.
-            DeclineReason::BrokenOff => {
-                let (error, rule) =
-                    (OriginFailure::BrokenOff, rule(HoldRule::After(2), stale_until));
-                return Conclusion::Fail { error: Error::inner_error(error), rule, result: None };
+        if let Some(RefreshedEntry { entry, .. }) = &self.refreshed {
+            let ClientRequest { cache, primary, .. } = &*self.request;
+            if why == DeclineReason::BrokenOff && cache.now() < entry.window().served_until() {
+                // Clients that are served the stale response do not see it. Others ask for themselves.
+                let error = Error::inner_error(OriginFailure::BrokenOff);
+                cache.engine.report_hidden(primary, &error, entry);
             }
-            _ => return Conclusion::DeclineRefresh,
+            return Conclusion::DeclineRefresh;
         }
         if is_failure(status) {
             return failed(status, stale_until);
