@@ -110,7 +110,9 @@ where
 
     /// Refreshes the `most` keys that have saved the origin the most time before they expire, without
     /// their being named: those that [`Stampede::top`](crate::Stampede::top) lists first and this process
-    /// holds, by price and use: what was saved an hour ago counts half. At most 128.
+    /// holds, by price and use: what was saved an hour ago counts half. At most 128. Hours before the first
+    /// such call count as the last one. While keys are kept so, one that no caller has asked for in hours may
+    /// leave the list of [`Stampede::top`](crate::Stampede::top) though it has saved more.
     ///
     /// As [`keep_fresh`](Self::keep_fresh) in all but the choice of keys. A key becomes known by its
     /// sixteenth use by [`get`](Self::get) or [`get_borrowed`](Self::get_borrowed) after this call. One

@@ -239,8 +239,8 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
         freshness::decide(fresh_until, window, now, self.values.early.as_ref(), freshness::sample)
     }
 
-    /// Returns an entry that may be served in place of a failure: the one that the caller has
-    /// in hand, or one that a leader has stored meanwhile.
+    /// Returns an entry that may be served in place of a failure: a fresh one that was stored meanwhile,
+    /// the one that the caller has in hand, or what else is stored.
     pub(crate) fn fallback(
         &self,
         key: &Key,
@@ -250,12 +250,16 @@ impl<V: Clone + Send + Sync + 'static> CacheState<V> {
             // Switched off or observing, the cache answers no caller.
             return None;
         }
-        let in_hand = in_hand.filter(|entry| self.may_stand_in(entry)).cloned();
-        in_hand.or_else(|| match self.peek(key.as_bytes()) {
-            Lookup::Miss(stale) => stale,
-            Lookup::Fresh(entry) | Lookup::Early(entry) | Lookup::Stale(entry) => Some(entry),
-            Lookup::Unvouched(entry) => Some(entry).filter(|entry| self.may_stand_in(entry)),
-        })
+        let in_hand = || in_hand.filter(|entry| self.may_stand_in(entry)).cloned();
+        match self.peek(key.as_bytes()) {
+            // Stored since.
+            Lookup::Fresh(entry) | Lookup::Early(entry) => Some(entry),
+            Lookup::Miss(stale) => in_hand().or(stale),
+            Lookup::Stale(entry) => in_hand().or(Some(entry)),
+            Lookup::Unvouched(entry) => {
+                in_hand().or_else(|| Some(entry).filter(|entry| self.may_stand_in(entry)))
+            }
+        }
     }
 
     /// Returns what a computation may renew. Where there is a remote, that is what its caller has

@@ -70,8 +70,9 @@ pub(crate) enum Conclusion<V> {
     NotShared,
     /// The result of a refresh may not be stored. The refresh carried fewer fields than the
     /// request of a client, so its result says nothing of the responses that clients get. The
-    /// next refresh waits, longer each time.
-    DeclineRefresh,
+    /// next refresh waits, longer each time. Where it has failed, callers that have a stale value do
+    /// not see that.
+    DeclineRefresh(Option<Error>),
     /// The computation has failed. What it has returned goes to the callers that wait already,
     /// and may have it.
     Fail { error: Error, rule: FailureRule, result: Option<Arc<Entry<V>>> },
@@ -384,10 +385,19 @@ impl<V: Send + Sync + 'static> Leader<V> {
                 Steps { replaced, ..Steps::of(verdict, Some(ComputationEnd::Declined)) }
             }
             // Its callers have the stale value. The next refresh comes later.
-            Conclusion::DeclineRefresh => {
+            Conclusion::DeclineRefresh(failure) => {
                 marks.refresh_pause.decline(now, self.engine.settings.hold_policy());
-                let verdict = Verdict::Abandoned(Abandonment::NotShared);
-                Steps::of(verdict, Some(ComputationEnd::Declined))
+                let steps = Steps::of(Verdict::Abandoned(Abandonment::NotShared), None);
+                if failure.is_none() {
+                    return Steps { computation: Some(ComputationEnd::Declined), ..steps };
+                }
+                let served_until = self.fallback.as_ref().map(|window| window.served_until());
+                let callers_got = match served_until.is_some_and(|until| now < until) {
+                    true => CallersGot::StaleValue,
+                    false => CallersGot::NewComputation,
+                };
+                let failure = Some(FailureEffect { callers_got, held_for: None });
+                Steps { computation: Some(ComputationEnd::Failed), failure, ..steps }
             }
             Conclusion::Fail { error, rule, result } => {
                 marks.hold.end_panics();
@@ -480,7 +490,9 @@ impl<V> End<V> {
     /// Returns how the computation of a leader ended that leaves its flight to another.
     pub(super) fn computation(&self) -> ComputationEnd {
         match self {
-            Self::Concluded(Conclusion::Fail { .. }) => ComputationEnd::Failed,
+            Self::Concluded(Conclusion::Fail { .. } | Conclusion::DeclineRefresh(Some(_))) => {
+                ComputationEnd::Failed
+            }
             _ => ComputationEnd::Declined,
         }
     }
@@ -488,7 +500,9 @@ impl<V> End<V> {
     /// Returns how the computation has failed, if it has.
     fn failure(&self) -> Option<Error> {
         match self {
-            Self::Concluded(Conclusion::Fail { error, .. }) => Some(error.clone()),
+            Self::Concluded(
+                Conclusion::Fail { error, .. } | Conclusion::DeclineRefresh(Some(error)),
+            ) => Some(error.clone()),
             Self::Panicked => Some(Error::new(ErrorKind::Panicked)),
             _ => None,
         }
@@ -496,8 +510,11 @@ impl<V> End<V> {
 
     /// Returns whether a hold may repeat the failure.
     fn keeps_error(&self) -> bool {
-        let Self::Concluded(Conclusion::Fail { rule, .. }) = self else { return true };
-        rule.hold != HoldRule::Never
+        match self {
+            Self::Concluded(Conclusion::Fail { rule, .. }) => rule.hold != HoldRule::Never,
+            Self::Concluded(_) => false,
+            _ => true,
+        }
     }
 
     /// Returns whether marks are made for a key that has none: only an end that is not a
@@ -508,7 +525,7 @@ impl<V> End<V> {
                 Conclusion::Decline(remember) => {
                     matches!(remember, Remember::Here | Remember::Everywhere)
                 }
-                Conclusion::DeclineRefresh | Conclusion::Fail { .. } => true,
+                Conclusion::DeclineRefresh(_) | Conclusion::Fail { .. } => true,
                 Conclusion::Share(_) | Conclusion::NotShared | Conclusion::Withdraw => false,
             },
             Self::Panicked | Self::Held { noted: Some(_), .. } | Self::LeftToAnother(_) => true,

@@ -10,6 +10,7 @@ mod attack_streams;
 mod attack_streams_2;
 mod attacks;
 mod body;
+mod broken_refreshes;
 mod caller_context;
 mod caller_shapes;
 mod clients;

@@ -19,7 +19,7 @@ use crate::http::body::{ResponseBody, SourceBody};
 use crate::http::cache_for::CacheFor;
 use crate::http::flow::error_response::OriginFailure;
 use crate::http::flow::fill::{self, ArrivalTime};
-use crate::http::flow::lookup::{ClientRequest, HttpCaller, RefreshedEntry};
+use crate::http::flow::lookup::{ClientRequest, HttpCaller};
 use crate::http::flow::origin_call::{OriginAnswer, OriginRequest};
 use crate::http::rules::decline_reason::{ends_refreshed, is_failure, is_gone, is_of_target};
 use crate::http::rules::lifetime::{Source, Times};
@@ -326,7 +326,7 @@ impl Head {
     /// Ends the flight where the response is stored for none, for a while.
     pub(super) fn decline_unshared(self) {
         self.lead.end(match self.caller.refreshed {
-            Some(_) => Conclusion::DeclineRefresh,
+            Some(_) => Conclusion::DeclineRefresh(None),
             None => Conclusion::Decline(Remember::Here),
         });
     }
@@ -361,14 +361,11 @@ impl HttpCaller {
         why: DeclineReason,
         stale_until: Option<Tick>,
     ) -> Conclusion<StoredResponse> {
-        if let Some(RefreshedEntry { entry, .. }) = &self.refreshed {
-            let ClientRequest { cache, primary, .. } = &*self.request;
-            if why == DeclineReason::BrokenOff && cache.now() < entry.window().served_until() {
-                // Clients that are served the stale response do not see it. Others ask for themselves.
-                let error = Error::inner_error(OriginFailure::BrokenOff);
-                cache.engine.report_hidden(primary, &error, entry);
-            }
-            return Conclusion::DeclineRefresh;
+        if self.refreshed.is_some() {
+            let has_failed = why == DeclineReason::BrokenOff;
+            return Conclusion::DeclineRefresh(
+                has_failed.then(|| Error::inner_error(OriginFailure::BrokenOff)),
+            );
         }
         if is_failure(status) {
             return failed(status, stale_until);
