@@ -49,7 +49,8 @@ pub(crate) async fn start(file: &Path, site: &Site) {
 
 /// Leaves the keys to the next process. Its reader finds the old file, or the whole new one.
 pub(crate) async fn end(file: &Path, cache: &HttpStampede) {
-    let new = file.with_extension(format!("{}.new", std::process::id()));
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    let new = file.with_extension(format!("{}.{now}.new", std::process::id()));
     let text = cache.manifest(KEYS).await.to_string();
     let mut written = std::fs::write(&new, text);
     if written.is_ok() {

@@ -56,7 +56,9 @@ pub(crate) async fn load(file: Option<&Path>, proxy: &Proxy) -> Option<bool> {
 pub(crate) async fn write(file: &Path, cache: &HttpStampede) {
     let text = cache.manifest(MOST).await.to_string();
     let mut new = file.as_os_str().to_owned();
-    new.push(format!(".{}.new", std::process::id()));
+    // In containers that share a volume all processes have the same number.
+    let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default().as_nanos();
+    new.push(format!(".{}.{now}.new", std::process::id()));
     if let Err(error) = std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, file)) {
         report(&format!("--manifest: {} cannot be written: {error}", file.display()));
     }
