@@ -11,7 +11,7 @@ switch (parse_url($_SERVER['REQUEST_URI'], PHP_URL_PATH)) {
     case '/':
         sleep(1); // a few hundred queries
         header('Cache-Control: public, s-maxage=5, stale-while-revalidate=60, stale-if-error=600');
-        header('ETag: "' . md5(date('H:i')) . '"');
+        header('ETag: W/"' . md5(date('H:i')) . '"');
         echo 'bestsellers as of ' . date('H:i:s') . "\n";
         break;
     case '/cart':
