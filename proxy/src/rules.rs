@@ -117,7 +117,12 @@ impl Paths {
         const BELOW: [&str; 4] = ["", "/q", "/q/z7.k", "/q/z7/9/v"];
         let below = |folder: &str| BELOW.map(|rest| format!("{folder}{rest}")).to_vec();
         match &self.pattern {
-            Pattern::Prefix(prefix) => Some(below(prefix.strip_suffix('/').unwrap_or(prefix))),
+            Pattern::Prefix(prefix) => {
+                let mut paths = below(prefix.strip_suffix('/').unwrap_or(prefix));
+                // `/a` is also for `/ab`.
+                paths.push(format!("{prefix}q7"));
+                Some(paths)
+            }
             Pattern::Glob(text) if literal_begin(text) == text => Some(vec![text.clone()]),
             Pattern::Glob(text) => {
                 folder_of(text).filter(|folder| literal_begin(folder) == *folder).map(below)
@@ -407,7 +412,7 @@ mod tests {
             assert!(glob(all).hides(&prefix("/a")) && glob(all).hides(&glob("/b/*")), "{all}");
         }
         assert!(glob("/a/**").hides(&prefix("/a/b")) && glob("/a/**").hides(&glob("/a/*.png")));
-        assert!(!glob("/a/**").hides(&prefix("/a")) && !glob("/*/**").hides(&prefix("/a/b")));
+        assert!(!glob("/a/**").hides(&prefix("/a")) && glob("/*/**").hides(&prefix("/a/b")));
         assert!(!glob("/a**").hides(&prefix("/a/")) && !glob("/a**").hides(&glob("/a/*.png")));
         assert!(!glob("/a/*").hides(&prefix("/a/b")) && !glob("/a/**").hides(&glob("/*/b")));
         let at = |host| rule(Paths::prefix("/").unwrap(), &[host]);

@@ -44,15 +44,18 @@ impl Server {
     /// Starts a node of a cluster. Before Redis 7 its bus is 10,000 ports above its own.
     pub(super) fn node() -> Self {
         let mut args = vec!["--cluster-enabled", "yes"];
-        let bus = free_port().to_string();
         if is_since(7) {
-            args.extend(["--cluster-port", &bus]);
+            args.extend(["--cluster-port", "0"]);
         }
         Self::with(&args)
     }
 
-    fn begin(folder: PathBuf, args: Vec<String>) -> Self {
+    fn begin(folder: PathBuf, mut args: Vec<String>) -> Self {
         for _ in 0..20 {
+            // The bus may be taken, too.
+            if let Some(at) = args.iter().position(|arg| arg == "--cluster-port") {
+                args[at + 1] = free_port().to_string();
+            }
             let port = free_port();
             let mut process = spawn(port, &folder, &args);
             if answers(port, &mut process) {
@@ -157,7 +160,11 @@ fn answers(port: u16, process: &mut Child) -> bool {
             return false;
         }
         if let Ok(stream) = TcpStream::connect(("127.0.0.1", port)) {
-            return is_of(stream, process.id());
+            return is_of(stream, process.id()).unwrap_or_else(|| {
+                // It ends where it cannot have its other port.
+                sleep(Duration::from_millis(50));
+                process.try_wait().unwrap().is_none()
+            });
         }
         sleep(Duration::from_millis(5));
     }
@@ -165,12 +172,12 @@ fn answers(port: u16, process: &mut Child) -> bool {
 }
 
 /// Returns whether it is this process that answers, and not the server of another test that was
-/// given the same port. One that asks for a password or speaks TLS does not say so.
-fn is_of(mut stream: TcpStream, pid: u32) -> bool {
+/// given the same port. One that asks for a password, speaks TLS or ends does not say so.
+fn is_of(mut stream: TcpStream, pid: u32) -> Option<bool> {
     stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     let _ = stream.write_all(b"INFO server\r\n");
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
     let process = lines.by_ref().take_while(|line| !line.starts_with('-'));
     let mut process = process.filter_map(|line| line.strip_prefix("process_id:")?.parse().ok());
-    process.next().is_none_or(|process: u32| process == pid)
+    process.next().map(|process: u32| process == pid)
 }
