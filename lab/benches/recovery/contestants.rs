@@ -5,6 +5,8 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
 
+use amalgam::provider::Clock;
+use amalgam::{Cache as Amalgam, ClearMode, EntryOptions, Timestamp, source};
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
@@ -20,17 +22,19 @@ pub(crate) enum Contestant {
     BareCache,
     Moka,
     MokaWithSemaphore,
+    Amalgam,
     Default,
     Bounded(usize),
     Adaptive(usize),
 }
 
 impl Contestant {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::NoCache,
         Self::BareCache,
         Self::Moka,
         Self::MokaWithSemaphore,
+        Self::Amalgam,
         Self::Default,
         Self::Bounded(WORKERS as usize),
         Self::Bounded(5 * WORKERS as usize),
@@ -40,7 +44,7 @@ impl Contestant {
 
     /// Returns whether anything bounds the calls that the origin has at once.
     pub(crate) fn is_bounded(self) -> bool {
-        !matches!(self, Self::NoCache | Self::BareCache | Self::Moka)
+        !matches!(self, Self::NoCache | Self::BareCache | Self::Moka | Self::Amalgam)
     }
 
     pub(crate) fn name(self) -> String {
@@ -49,6 +53,7 @@ impl Contestant {
             Self::BareCache => "bare TTL cache".to_owned(),
             Self::Moka => "moka `get_with`".to_owned(),
             Self::MokaWithSemaphore => format!("the same, semaphore of {WORKERS}"),
+            Self::Amalgam => "amalgam-cache `get_or_set`".to_owned(),
             Self::Default => "tower-stampede, defaults".to_owned(),
             Self::Bounded(most) => format!("`max_computations({most})`"),
             Self::Adaptive(least) => format!("`min_computations({least})`"),
@@ -103,11 +108,23 @@ impl Calls {
     }
 }
 
+/// The time of the simulation for amalgam-cache, which takes a clock.
+struct SimulatedClock(Instant);
+
+impl Clock for SimulatedClock {
+    fn now(&self) -> Timestamp {
+        // It counts from 1970; in which year the simulation begins changes nothing.
+        Timestamp::from_ticks(1 << 50).saturating_add(self.0.elapsed())
+    }
+}
+
 pub(crate) enum Cache {
     None,
     Bare(Mutex<HashMap<u64, Value>>),
     /// The lifetimes are of the values, in the time of the simulation: moka's own clock is not paused.
     Moka(moka::future::Cache<u64, Value>, Option<Arc<Semaphore>>),
+    /// Its factories say how long a value lives, as its documentation recommends.
+    Amalgam(Amalgam<Value>),
     Ours(Stampede<Value>),
 }
 
@@ -121,6 +138,12 @@ impl Cache {
             Contestant::Moka => Self::Moka(moka(), None),
             Contestant::MokaWithSemaphore => {
                 Self::Moka(moka(), Some(Arc::new(Semaphore::new(WORKERS as usize))))
+            }
+            Contestant::Amalgam => {
+                let amalgam = Amalgam::builder().name("recovery").max_capacity(1 << 20);
+                let amalgam = amalgam.clock(Arc::new(SimulatedClock(Instant::now())));
+                let amalgam = amalgam.default_options(EntryOptions::new(TTL));
+                Self::Amalgam(amalgam.try_build().expect("a cache"))
             }
             Contestant::Default => Self::Ours(ours.build().expect("a cache")),
             Contestant::Bounded(most) => {
@@ -141,6 +164,10 @@ impl Cache {
             Self::None => {}
             Self::Bare(values) => drop(values.lock().insert(key, value)),
             Self::Moka(cache, _) => cache.insert(key, value).await,
+            Self::Amalgam(cache) => {
+                let set = cache.set(key.to_string(), value);
+                set.options(|options| options.with_duration(left)).await.expect("it is stored");
+            }
             Self::Ours(cache) => cache.put_with(key, Computed::new(value).ttl(left)).await,
         }
     }
@@ -154,6 +181,7 @@ impl Cache {
                     cache.invalidate(&*key).await;
                 }
             }
+            Self::Amalgam(cache) => cache.clear(ClearMode::Remove).await.expect("it is empty"),
             Self::Ours(cache) => {
                 cache.invalidate_all().await;
             }
@@ -192,6 +220,15 @@ impl Cache {
                 let is_over = |value: &Value| value.ends <= Instant::now();
                 let entry = cache.entry(key).or_insert_with_if(load, is_over).await;
                 Some(entry.into_value())
+            }
+            Self::Amalgam(cache) => {
+                let load = source::factory(move |mut context| async move {
+                    let value = load.await;
+                    let left = value.ends - Instant::now();
+                    context.adapt(|options| options.with_duration(left));
+                    Ok::<_, Infallible>(value)
+                });
+                cache.get_or_set(key.to_string(), load).await.ok()
             }
             Self::Ours(cache) => {
                 let load = || async { Ok::<_, Infallible>(load.await) };

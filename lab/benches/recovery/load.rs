@@ -107,6 +107,24 @@ impl Run {
     }
 }
 
+/// Has clients come by the clock whatever happens, until so many seconds are over: `begin` gets the second and has
+/// a client begin. Returns how late one of them was at worst.
+#[cfg(unix)]
+pub(crate) async fn come(rate: f64, seconds: usize, mut begin: impl FnMut(usize)) -> Duration {
+    let began = Instant::now();
+    let (mut next, mut latest) = (0.0, Duration::ZERO);
+    loop {
+        next += -(1.0 - fastrand::f64()).ln() / rate;
+        if next >= seconds as f64 {
+            return latest;
+        }
+        let due = began + Duration::from_secs_f64(next);
+        tokio::time::sleep_until(due).await;
+        latest = latest.max(due.elapsed());
+        begin(next as usize);
+    }
+}
+
 /// One client, with all that it tries. Returns what it has received in time.
 pub(crate) async fn client<V, F>(ask: impl Fn() -> F) -> Option<V>
 where

@@ -10,9 +10,11 @@
 //! `--out DIR` runs four of them once, and draws the picture of README.md.
 //!
 //! `cargo bench -p tower-stampede-lab --bench recovery -- --real` runs it in real time with processes of the
-//! system on a real Redis: see `real.rs`.
+//! system on a real Redis: see `real.rs`. `--http` runs HTTP caches in real time: see `http.rs`.
 
 mod contestants;
+#[cfg(unix)]
+mod http;
 mod load;
 mod origin;
 mod picture;
@@ -23,6 +25,9 @@ mod real;
 mod redis_support;
 #[path = "../../../benches/report/mod.rs"]
 mod report;
+#[cfg(unix)]
+#[path = "../../../benches/servers/mod.rs"]
+mod servers;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -115,6 +120,10 @@ fn main() -> ExitCode {
     if args.iter().any(|arg| arg == "--real") {
         real::measure(&args);
         return ExitCode::SUCCESS;
+    }
+    #[cfg(unix)]
+    if args.iter().any(|arg| arg == "--http") {
+        return http::measure(&args);
     }
     let after = |flag: &str| args.iter().skip_while(|arg| *arg != flag).nth(1).cloned();
     let seeds: u64 = after("--seeds").map_or(100, |it| it.parse().expect("a number"));

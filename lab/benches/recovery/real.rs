@@ -10,7 +10,7 @@
 //!
 //! The origin is that of the simulation, 200 calls a second, behind a TCP port of the process that measures. There are
 //! 2,000 keys in place of 5,000, and values live 8 s in place of 20: two fifths of both, so the share of misses
-//! and all times of the origin and of the clients are the same, and there are two fifths of
+//! and all times of the origin and of the clients are the same, and there are nine tenths of
 //! the requests. The clients of a process are tasks of it: they come by the clock whatever happens. Two columns
 //! show whether the machine was the bottleneck: how late a client began at worst, and
 //! the share of all cores that was busy, whatever else the machine did included.
@@ -32,18 +32,18 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tower_stampede::{Computed, Redis, Stampede};
 
-use crate::load::{FLUSH, Run, Second, Zipf, client};
+use crate::load::{FLUSH, Run, Second, Zipf, client, come};
 use crate::origin::{MEAN, Origin, capacity};
 use crate::redis_support::Server;
 
 /// Makes this program one of the processes; holds its settings.
 const SETTINGS: &str = "RECOVERY_PROCESS";
 const KEYS: usize = 2000;
-const TTL: Duration = Duration::from_secs(8);
+pub(crate) const TTL: Duration = Duration::from_secs(8);
 /// When the last client comes, in seconds.
-const END: usize = 40;
+pub(crate) const END: usize = 40;
 /// What of the origin's capacity the clients need while the cache is warm.
-const LOAD: f64 = 0.95;
+pub(crate) const LOAD: f64 = 0.95;
 /// Where each process begins: four of them are below the origin's 20 workers.
 const LEAST: usize = 4;
 
@@ -143,28 +143,39 @@ impl Seen {
     fn print(&self, fill: f64) -> bool {
         let away = if self.processes > 1 { self.kind.away() } else { Duration::ZERO };
         let bound = fill + away.as_secs_f64();
-        let (run, recovered) = (&self.run, self.run.recovered_after());
-        let holds = recovered.is_some_and(|it| it as f64 <= bound.ceil());
-        let percent = |share: f64| format!("{:.1} %", 100.0 * share);
-        println!(
-            "| {} | {} | {} | {} | {} | {} | {bound:.1} | {} | {} | {} | {} | {} | {:.0} % |",
-            self.processes,
-            self.kind.name(),
-            percent(run.goodput(2, FLUSH)),
-            percent(run.goodput(FLUSH, FLUSH + bound as usize)),
-            percent(run.goodput(END - 10, END)),
-            recovered.map_or("never".to_owned(), |it| it.to_string()),
-            if holds { "yes" } else { "no" },
-            run.calls,
-            percent(run.wasted as f64 / run.calls.max(1) as f64),
-            run.most_at_once,
-            self.latest.as_millis(),
-            100.0 * self.busy,
-        );
-        let curve = (0..END).map(|at| format!("{:.0}", 100.0 * run.goodput(at, at + 1)));
-        eprintln!("goodput by second: {}", curve.collect::<Vec<_>>().join(" "));
+        let begin = [self.processes.to_string(), self.kind.name().to_owned()];
+        let holds = print_row(&begin, &self.run, bound, (self.latest, self.busy));
         holds
     }
+}
+
+/// Prints what was seen, for people and as a curve. Returns whether it recovered within the bound.
+pub(crate) fn print_row(
+    begin: &[String],
+    run: &Run,
+    bound: f64,
+    (latest, busy): (Duration, f64),
+) -> bool {
+    let recovered = run.recovered_after();
+    let holds = recovered.is_some_and(|it| it as f64 <= bound.ceil());
+    let percent = |share: f64| format!("{:.1} %", 100.0 * share);
+    println!(
+        "| {} | {} | {} | {} | {} | {bound:.1} | {} | {} | {} | {} | {} | {:.0} % |",
+        begin.join(" | "),
+        percent(run.goodput(2, FLUSH)),
+        percent(run.goodput(FLUSH, FLUSH + bound as usize)),
+        percent(run.goodput(END - 10, END)),
+        recovered.map_or("never".to_owned(), |it| it.to_string()),
+        if holds { "yes" } else { "no" },
+        run.calls,
+        percent(run.wasted as f64 / run.calls.max(1) as f64),
+        run.most_at_once,
+        latest.as_millis(),
+        100.0 * busy,
+    );
+    let curve = (0..END).map(|at| format!("{:.0}", 100.0 * run.goodput(at, at + 1)));
+    eprintln!("goodput by second: {}", curve.collect::<Vec<_>>().join(" "));
+    holds
 }
 
 impl Scene {
@@ -285,10 +296,10 @@ impl Drop for Process {
 }
 
 /// What the cores of the machine have done until now, in ticks: all, and idle. Zero where the system does not say.
-struct Cores(f64, f64);
+pub(crate) struct Cores(f64, f64);
 
 impl Cores {
-    fn read() -> Self {
+    pub(crate) fn read() -> Self {
         let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
         let first = text.lines().next().unwrap_or_default();
         let ticks: Vec<f64> =
@@ -296,7 +307,7 @@ impl Cores {
         Self(ticks.iter().sum(), ticks.get(3..5).map_or(0.0, |it| it.iter().sum()))
     }
 
-    fn busy_since(&self) -> f64 {
+    pub(crate) fn busy_since(&self) -> f64 {
         let now = Self::read();
         1.0 - (now.1 - self.1) / (now.0 - self.0).max(1.0)
     }
@@ -362,7 +373,6 @@ impl Worker {
         let worker = Arc::new(self);
         println!("ready");
         wait_for_line();
-        let began = tokio::time::Instant::now();
         let (renewing, renewed) = (Arc::clone(&worker), Arc::clone(&cache));
         std::thread::spawn({
             let runtime = tokio::runtime::Handle::current();
@@ -374,16 +384,8 @@ impl Worker {
         });
         let seconds = Arc::new(Mutex::new(vec![Second::default(); END]));
         let received = Arc::new(Mutex::new(Vec::new()));
-        let (mut next, mut latest) = (0.0, Duration::ZERO);
-        loop {
-            next += -(1.0 - fastrand::f64()).ln() / worker.rate;
-            if next >= END as f64 {
-                break;
-            }
-            let due = began + Duration::from_secs_f64(next);
-            tokio::time::sleep_until(due).await;
-            latest = latest.max(due.elapsed());
-            let (at, key, origin) = (next as usize, zipf.draw(), worker.origin);
+        let latest = come(worker.rate, END, |at| {
+            let (key, origin) = (zipf.draw(), worker.origin);
             seconds.lock()[at].asked += 1;
             let (cache, seconds, received) = (cache.clone(), seconds.clone(), received.clone());
             tokio::spawn(async move {
@@ -396,7 +398,8 @@ impl Worker {
                     received.lock().push(call);
                 }
             });
-        }
+        })
+        .await;
         // The last clients, with all that they try.
         tokio::time::sleep(Duration::from_secs(6)).await;
         for Second { asked, served } in seconds.lock().iter() {
