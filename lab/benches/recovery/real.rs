@@ -144,8 +144,7 @@ impl Seen {
         let away = if self.processes > 1 { self.kind.away() } else { Duration::ZERO };
         let bound = fill + away.as_secs_f64();
         let begin = [self.processes.to_string(), self.kind.name().to_owned()];
-        let holds = print_row(&begin, &self.run, bound, (self.latest, self.busy));
-        holds
+        print_row(&begin, &self.run, bound, (self.latest, self.busy))
     }
 }
 
