@@ -16,6 +16,8 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::report::page::reasons;
+
 const OPEN: &str = "<!--";
 const CLOSE: &str = "<!--/-->";
 
@@ -87,6 +89,27 @@ fn quotables(part: &Value) -> Vec<(String, Quotable)> {
         text("rustc", &machine["rustc"]),
     ];
     numbers.chain(about).collect()
+}
+
+/// The names of the figures that are beyond a limit.
+fn missed() -> Vec<String> {
+    let text = fs::read_to_string(root().join("report/results.json")).expect("a stored report");
+    let report: Value = serde_json::from_str(&text).expect("the report is JSON");
+    let parts = report.as_object().expect("the report has parts").values();
+    let figures = parts.flat_map(|part| part["figures"].as_array().expect("a part has figures"));
+    let is_missed = |figure: &&Value| {
+        let value = figure["value"].as_f64().expect("a figure has a value");
+        let limit = |end: &str| figure["bound"][end].as_f64();
+        limit("at_least").is_some_and(|least| value < least)
+            || limit("at_most").is_some_and(|most| value > most)
+    };
+    figures.filter(is_missed).map(|figure| figure["id"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn each_goal_that_is_missed_has_a_sentence_why() {
+    let without: Vec<_> = missed().into_iter().filter(|id| reasons::why(id).is_none()).collect();
+    assert_eq!(without, [""; 0], "write them in benches/report/page/reasons.rs");
 }
 
 fn read(path: &Path) -> String {

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use super::super::{Bound, Figure, Part};
-use super::number;
+use super::{number, reasons};
 
 /// The figures that a reader should see first, in this order, as far as they
 /// were measured.
@@ -104,6 +104,7 @@ pub(crate) fn verdict(parts: &[Part]) -> Markup {
                         (number::with_unit(placed.figure.value, &placed.figure.unit))
                     }
                     ", " (asked(placed.figure)) "."
+                    @if let Some(why) = reasons::why(&placed.figure.id) { " " (why) }
                 } }
             }
         }

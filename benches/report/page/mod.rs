@@ -12,6 +12,7 @@ mod lines;
 mod look;
 pub(crate) mod number;
 mod parts;
+pub(crate) mod reasons;
 pub(crate) mod scale;
 mod tables;
 
@@ -26,8 +27,10 @@ use serde::{Serialize, Serializer};
 use super::{Content, Part, Role};
 
 /// Parts come in this order, all others after them by name.
-const ORDER: [&str; 10] = [
+const ORDER: [&str; 12] = [
     "load",
+    "recovery",
+    "recovery_http",
     "http_caches",
     "over_http",
     "hit",
