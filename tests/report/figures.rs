@@ -103,7 +103,10 @@ fn missed() -> Vec<String> {
         limit("at_least").is_some_and(|least| value < least)
             || limit("at_most").is_some_and(|most| value > most)
     };
-    figures.filter(is_missed).map(|figure| figure["id"].as_str().expect("a name").to_owned()).collect()
+    figures
+        .filter(is_missed)
+        .map(|figure| figure["id"].as_str().expect("a name").to_owned())
+        .collect()
 }
 
 #[test]

@@ -87,7 +87,8 @@ impl Scenario {
         match self {
             Cold => "1",
             LeaderLeaves => "1; ≤ 1/≤ 10",
-            FailsOnce | Fails => "1, the error shared",
+            FailsOnce => "≤ 2; one error, or it is shared",
+            Fails => "≤ 2, the error shared",
             Panics => "≤ 2; ≤ 1 error",
             Private => "1000 in parallel",
             PrivateKnown => "1000; ≤ 5",

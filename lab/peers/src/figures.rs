@@ -65,10 +65,12 @@ fn bounded(scenario: Scenario, figure: Figure) -> Figure {
     let what = figure.id.rsplit('.').next().unwrap_or_default().to_owned();
     match (what.as_str(), scenario) {
         ("calls", Private | PrivateKnown) => figure.at_least(crowd).at_most(crowd).or_fail(),
-        ("calls", Panics) => figure.at_most(2.0).or_fail(),
+        // Over HTTP a second request asks: the failure may concern the first one alone.
+        ("calls", Panics | Fails | FailsOnce) => figure.at_most(2.0).or_fail(),
         ("calls", _) => figure.at_least(1.0).at_most(1.0).or_fail(),
         // One failure for all, who would otherwise wait for one after the other.
-        ("errors", Fails | FailsOnce) => figure.at_least(crowd).at_most(crowd).or_fail(),
+        ("errors", Fails) => figure.at_least(crowd).at_most(crowd).or_fail(),
+        ("errors", FailsOnce) => figure.at_most(crowd).or_fail(),
         // The panic is the leader's own.
         ("errors", Panics) => figure.at_most(1.0).or_fail(),
         ("errors" | "stuck" | "shared", _) => figure.at_most(0.0).or_fail(),
