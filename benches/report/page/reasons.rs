@@ -17,7 +17,7 @@ const REASONS: &[(&str, &str)] = &[
     ),
     (
         "hit.http_to_floor_10000",
-        "Each response gets a header section of its own, with `Age`, which the floor does not make.",
+        "Each response gets a header section of its own, with the field Age, which the floor does not make.",
     ),
     ("hit.typed_to_generic_1", "Not explained: reports before this one had 0.98 to 1.02."),
     (
@@ -48,11 +48,11 @@ const REASONS: &[(&str, &str)] = &[
     ("scaling.hit_1_key_to_moka", "A hit also counts its use, its outcome and what it has saved."),
     (
         "scaling.threads_10000_keys_to_moka",
-        "A hit also counts its use, its outcome and what it has saved. The bench `hit` has less for the same keys on one thread.",
+        "A hit also counts its use, its outcome and what it has saved. The bench of hits has less for the same keys on one thread.",
     ),
     (
         "scaling.waking_100000_to_notify",
-        "Each waiter takes the value and gives up its place in the flight. One of `Notify` only wakes.",
+        "Each waiter takes the value and gives up its place in the flight. One of Notify only wakes.",
     ),
     (
         "wake.herd.to_library",
