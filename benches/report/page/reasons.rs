@@ -56,7 +56,7 @@ const REASONS: &[(&str, &str)] = &[
     ),
     (
         "wake.herd.to_library",
-        "64 processes share two cores: each of ours also wakes 200 callers, with a value for each. One pair takes 1.3 times as long as bare clients.",
+        "64 processes share two cores, and each process of this crate also wakes 200 callers, with a value for each. A pair of processes takes 1.3 times as long as bare clients.",
     ),
     ("wake.push.p50", "The fill, the message and the look are three turns of Redis on two cores."),
 ];

@@ -219,7 +219,7 @@ impl Crowd {
         let keys = shares.filter(|(_, share)| fastrand::f64() < *share);
         let asked = stream::iter(keys.map(|(key, _)| self.ask(key))).buffer_unordered(16);
         let is_warm = asked.all(|call| async move { call == Some(0) }).await;
-        assert!(is_warm, "the cache answers while nobody else asks");
+        assert!(is_warm, "the cache answers while no client asks");
     }
 
     /// One client, who came in this second.
